@@ -1,0 +1,260 @@
+@0x9d3c4b7a1e2f5068;
+# The broker's RPC: a closed set of operations on typed capabilities. Which
+# bootstrap capability a peer gets is decided by the uid of its connection
+# (SO_PEERCRED); every other peer is disconnected.
+#
+# Results are a Status (code, reason and typed fields) plus fields that are
+# meaningful only when the code is `ok`. Exception text never crosses.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("cordon::rpc");
+
+enum Code {
+  ok @0;
+  invalidArgument @1;
+  notFound @2;
+  # Also: exists, but is another owner's or the token is wrong.
+  resourceExhausted @3;
+  failedPrecondition @4;
+  unavailable @5;
+  # The runtime can't be used on this host, or failed in a way that may pass.
+  internal @6;
+}
+
+enum Reason {
+  none @0;
+  limitZero @1;
+  # A limit of 0 was asked for explicitly, or one below the useful minimum.
+  limitTooHigh @2;
+  # Over the host's ceiling; `limit` has the ceiling.
+  scratchExceedsMemory @3;
+  # disk + tmp + shm don't fit inside memory.
+  unknownRuntime @4;
+  runtimeUnavailable @5;
+  # probe() says no: `detail` has its reason.
+  runtimeNotAllowed @6;
+  # `host` without --allow-host-runtime.
+  unknownImage @7;
+  imageRefused @8;
+  # The image directory holds something unsafe; `detail` names it.
+  badName @9;
+  noSuchSandbox @10;
+  sandboxGone @11;
+  # It existed; it died or is being destroyed.
+  tooManySandboxes @12;
+  tooManyExecs @13;
+  limitNotApplied @14;
+  # Written, but the kernel's read-back differs; `subject` names the file.
+  runtimeFailed @15;
+  # The runtime's program failed; `detail` has its exit status (never its text).
+  runtimeTimeout @16;
+  # The runtime's program hung and was killed.
+  agentUnresponsive @17;
+  # The control socket is full or closed.
+  hostLimit @18;
+  # A resource of the host ran out (errno in `errno`).
+  idRangesExhausted @19;
+  shuttingDown @20;
+  noSuchExec @21;
+  execLimitTooWide @22;
+}
+
+struct Status {
+  code @0 :Code;
+  reason @1 :Reason;
+  subject @2 :Text;
+  # The field or kernel file it is about, from a fixed vocabulary; "" = none.
+  detail @3 :Text;
+  # One sentence written by the broker, safe to show. No runtime's stderr.
+  limit @4 :UInt64;
+  # The bound that was exceeded, in the field's unit; 0 = none.
+  errno @5 :Int32;
+}
+
+struct Limits {
+  # 0 = the broker's default for that field (frontends refuse an explicit 0).
+  memoryBytes @0 :UInt64;
+  # memory of all the workload's processes and files in scratch; no swap.
+  pids @1 :UInt32;
+  # tasks (processes and threads) of the workload at once.
+  cpuMillis @2 :UInt32;
+  # CPU rate: 1000 = one CPU.
+  cpuTimeMs @3 :UInt64;
+  # CPU time of one exec, all its processes.
+  wallMs @4 :UInt64;
+  # wall clock of one exec.
+  fileSizeBytes @5 :UInt64;
+  # RLIMIT_FSIZE: largest file a process may write.
+  files @6 :UInt32;
+  # RLIMIT_NOFILE: open files per process.
+  diskBytes @7 :UInt64;
+  # size of /work.
+  tmpBytes @8 :UInt64;
+  # size of /tmp.
+  shmBytes @9 :UInt64;
+  # size of /dev/shm.
+  outputBytes @10 :UInt64;
+  # cap on stdout and on stderr of one exec, each.
+}
+
+struct SandboxSpec {
+  runtime @0 :Text;
+  # "" = the default runtime of the instance (never `host`).
+  image @1 :Text;
+  # "" = host-usr. A configured image's name, or a directory below --images.
+  limits @2 :Limits;
+  ttlMs @3 :UInt64;
+  # Destroyed this long after its creation; 0 = the broker's default.
+  idleMs @4 :UInt64;
+  # Destroyed after this long without a running exec; 0 = the default.
+  hostname @5 :Text;
+  # "" = the sandbox's name. Letters, digits and '-', at most 63.
+}
+
+struct Owner {
+  uid @0 :UInt32;
+  # The client's uid, as the frontend learned it from SO_PEERCRED. A claim.
+}
+
+enum Scope {
+  exec @0;
+  # the exec's own leaf: nobody else moves it
+  sandbox @1;
+  # the sandbox's `work` cgroup
+  host @2;
+  # a cgroup above the sandbox's
+}
+
+enum CounterKind {
+  oomKills @0;
+  # processes killed for memory (memory.events oom_kill; v1: memory.oom_control)
+  memoryLimitHits @1;
+  # v2 only: memory.events max; never a verdict alone
+  pidsRefused @2;
+  # forks refused by a pids limit (pids.events max)
+  cpuUsageUs @3;
+  cpuUserUs @4;
+  cpuSystemUs @5;
+  cpuThrottled @6;
+  # periods throttled (cpu.stat nr_throttled)
+  cpuThrottledUs @7;
+  memoryPeakBytes @8;
+  # memory.peak; v1: memory.max_usage_in_bytes
+  memoryUsedBytes @9;
+  pidsNow @10;
+}
+
+struct Counter {
+  kind @0 :CounterKind;
+  scope @1 :Scope;
+  value @2 :UInt64;
+  file @3 :Text;
+  # Where it was read: the kernel file and key, e.g. "memory.oom_control oom_kill".
+}
+
+enum SandboxState {
+  creating @0;
+  ready @1;
+  lost @2;
+  # Its init died without being asked to.
+  destroying @3;
+}
+
+struct SandboxInfo {
+  name @0 :Text;
+  runtime @1 :Text;
+  image @2 :Text;
+  owner @3 :Owner;
+  state @4 :SandboxState;
+  createdUnixMs @5 :Int64;
+  limits @6 :Limits;
+  # As applied (defaults filled in; read back from the kernel where it has them).
+  execsRunning @7 :UInt32;
+  execsTotal @8 :UInt32;
+  counters @9 :List(Counter);
+  # sandbox and host scope; empty in `list`.
+  idRangeStart @10 :UInt32;
+  # First host uid and gid; 0 = none (host runtime).
+  ttlLeftMs @11 :UInt64;
+  idleMs @12 :UInt64;
+  isolation @13 :Text;
+  # One line: what the boundary is, e.g. "runc: namespaces, cgroups v1, seccomp".
+}
+
+struct ReceiptItem {
+  kind @0 :Text;
+  # process, cgroup, mount, directory, id-range, record, container
+  name @1 :Text;
+  errno @2 :Int32;
+  # For what is left: why.
+}
+
+struct Receipt {
+  complete @0 :Bool;
+  # True: nothing is left. False: `left` is kept in the record and retried.
+  removed @1 :List(ReceiptItem);
+  left @2 :List(ReceiptItem);
+}
+
+struct RuntimeInfo {
+  name @0 :Text;
+  available @1 :Bool;
+  reason @2 :Text;
+  # Why not, or "" when available.
+  fix @3 :Text;
+  # What to do about it.
+  version @4 :Text;
+  notes @5 :List(Text);
+  # Facts an operator should know, e.g. known CVEs of this version.
+  isDefault @6 :Bool;
+  isSandbox @7 :Bool;
+  # False for `host`.
+}
+
+interface AgentPort {
+  # For the uid of cordon-agents.
+  acquire @0 (owner :Owner, spec :SandboxSpec) -> (status :Status, sandbox :Sandbox, name :Text, token :Text, info :SandboxInfo);
+  # Creates a sandbox; returns when its agent is ready. The token is random,
+  # shown once; the broker keeps a hash of it.
+  attach @1 (owner :Owner, name :Text, token :Text) -> (status :Status, sandbox :Sandbox);
+  # Unknown name, another's owner and wrong token all answer notFound.
+  # A lost sandbox still attaches (to inspect and destroy it).
+  list @2 (owner :Owner) -> (sandboxes :List(SandboxInfo));
+  runtimes @3 () -> (runtimes :List(RuntimeInfo));
+}
+
+interface Stream {
+  # Carries one fd (Capability::getFd): a SOCK_STREAM socket to vm-agent that
+  # speaks guest.capnp. Duplicate it before the capability drops.
+}
+
+struct ExecLimits {
+  cpuTimeMs @0 :UInt64;
+  # 0 = the sandbox's. The broker polls usage and kills the exec past it.
+}
+
+enum ExecEnd {
+  running @0;
+  cpuTime @1;
+  # the broker killed it for CPU time
+  killed @2;
+  # killExec
+}
+
+interface Sandbox {
+  # Dropping it destroys nothing: the time to live does.
+  inspect @0 () -> (status :Status, info :SandboxInfo);
+  connect @1 () -> (status :Status, stream :Stream);
+  beginExec @2 (limits :ExecLimits, claim :Data) -> (status :Status, exec :UInt32, before :List(Counter), sharedWith :UInt32);
+  # Makes the exec's leaf, hands it to the agent, starts CPU accounting.
+  # sharedWith: other execs running, or left over from earlier ones.
+  counters @3 (exec :UInt32) -> (status :Status, counters :List(Counter));
+  endExec @4 (exec :UInt32, claim :Data) -> (status :Status, after :List(Counter), sharedWith :UInt32, endedBy :ExecEnd, initExited :Bool, initSignal :UInt32, initCode :UInt32, hostMemoryKilled :Bool);
+  # Reads the counters and gives the leaf up; processes left in it stay until
+  # the sandbox is destroyed. initExited: the sandbox's init is dead (from
+  # waitid), with the signal or code it died of.
+  # sharedWith here: others that ran at any time since begin.
+  killExec @5 (exec :UInt32) -> (status :Status);
+  # Kills all processes of the exec through its cgroup.
+  destroy @6 () -> (status :Status, receipt :Receipt);
+}

@@ -1,0 +1,33 @@
+// Passing file descriptors over unix sockets, and owning them.
+#pragma once
+#include <kj/array.h>
+#include <kj/io.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace cordon::ipc {
+
+struct Received {
+  ssize_t bytes = 0;                 // 0 = EOF
+  std::vector<kj::AutoCloseFd> fds;  // CLOEXEC
+  bool truncated = false;            // data or fds did not fit: refuse
+};
+
+enum class SendResult : uint8_t { kSent, kWouldBlock, kPeerGone };
+
+// sendmsg with MSG_DONTWAIT|MSG_NOSIGNAL. Throws (kj) on faults other than
+// those named in SendResult.
+SendResult sendWithFds(int socket, kj::ArrayPtr<const kj::byte> data, kj::ArrayPtr<const int> fds);
+
+// recvmsg with MSG_CMSG_CLOEXEC|MSG_DONTWAIT, at most maxFds descriptors (any
+// more are closed and `truncated` set). Nothing when it would block.
+kj::Maybe<Received> receiveWithFds(int socket, kj::ArrayPtr<kj::byte> buffer, size_t maxFds);
+
+struct SocketPair {
+  kj::AutoCloseFd a, b;
+};
+// CLOEXEC; `type` is SOCK_STREAM or SOCK_SEQPACKET, blocking flags as given.
+SocketPair socketPair(int type);
+
+}  // namespace cordon::ipc

@@ -1,0 +1,40 @@
+// Images: what the root file system of a sandbox is made of.
+//
+// `host-usr` is an allow-list view of this machine. Any other name is a
+// directory beneath one that root's configuration lists (cordon up --images
+// DIR), opened beneath it without following links or crossing mounts, owned by
+// root, writable by nobody else, and walked once: a socket, device or fifo in
+// it refuses it, and so does a symlinked /dev, /proc or /sys.
+#pragma once
+#include <kj/async.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtimes/runtime.h"
+
+namespace cordon::runtimes {
+
+struct ImageRefusal {
+  rpc::Reason reason;  // unknownImage or imageRefused
+  std::string detail;
+};
+
+class ImageStore {
+ public:
+  virtual ~ImageStore() noexcept(false) = default;
+  // `workDir`: root-owned directory where skeletons are built. `imageDirs`:
+  // absolute directories from configuration. Never fails for a missing one.
+  static kj::Own<ImageStore> open(const std::string& workDir,
+                                  std::vector<std::string> imageDirs);
+  // "" is host-usr. The walk of a large tree yields to the loop (at most 2 ms
+  // a turn); the answer is remembered by device, inode and ctime of the root.
+  virtual kj::Promise<kj::OneOf<std::shared_ptr<const Image>, ImageRefusal>> resolve(
+      std::string name) = 0;
+  // Unmounts and removes the skeletons.
+  virtual void removeAll() = 0;
+};
+
+}  // namespace cordon::runtimes

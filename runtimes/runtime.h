@@ -1,0 +1,100 @@
+// The runtime contract: what `host`, `runc` (and later jail, gvisor,
+// firecracker) implement. Runs in the broker, on its loop's thread.
+//
+// Division of work. The broker (registry) makes the record, the id range, the
+// cgroups, the sandbox's directory and the control socket before create(), and
+// does everything about execs itself over the control socket. A runtime starts
+// vm-agent behind its boundary and, at the end, removes what it made itself.
+// `exec` rides on the stream to vm-agent: after create no privileged process
+// enters a sandbox, so there is no exec here.
+#pragma once
+#include <kj/async.h>
+#include <kj/io.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "broker/cgroups.h"
+#include "broker/children.h"
+#include "broker/limits.h"
+
+namespace cordon::runtimes {
+
+// What this host can do; where it cannot, why, and how to fix it.
+struct Probe {
+  bool available = false;
+  std::string reason;  // "" when available
+  std::string fix;
+  std::string version;
+  std::vector<std::string> notes;  // e.g. "CVE-2024-45310 is not fixed in 1.1.5"
+};
+
+struct IdRange {
+  uint32_t first = 0;  // first host uid and gid
+  uint32_t count = 0;  // 65536, or 0 = no range (host)
+};
+
+struct BindMount {
+  std::string source;       // host path, root's alone to write
+  std::string destination;  // inside
+};
+
+// An image as a runtime mounts it (runtimes/images.h makes it).
+struct Image {
+  std::string name;
+  // Skeleton: a directory that the broker built and owns (mount points,
+  // symlinks, synthetic files), on a ro,nosuid,nodev mount. Shared by all
+  // sandboxes of the image, never written.
+  std::string rootfs;
+  std::vector<BindMount> mounts;  // non-recursive, ro, nosuid, nodev
+  uint32_t defaultUid = 1000;     // inside ids
+  uint32_t defaultGid = 1000;
+};
+
+struct CreateRequest {
+  std::string name;
+  std::string hostname;
+  std::string directory;  // exists, empty, root-owned 0711: bundle and state
+  const Image* image = nullptr;  // null for `host`
+  broker::ResolvedLimits limits;
+  IdRange ids;
+  const broker::SandboxCgroups* cgroups = nullptr;  // null for `host`
+  // The agent's end of the control socket: fd 0 of vm-agent. The broker has
+  // queued the AgentConfig on the other end already.
+  kj::AutoCloseFd control;
+};
+
+// Why a create failed. `detail` is ours, never the runtime's stderr.
+struct CreateFailure {
+  rpc::Reason reason;
+  std::string detail;
+  int error = 0;
+};
+
+// A started sandbox: its init, whose death ends it.
+struct Started {
+  kj::Own<broker::Child> init;
+};
+
+class Runtime {
+ public:
+  virtual ~Runtime() noexcept(false) = default;
+  virtual const char* name() const = 0;
+  virtual bool isSandbox() const = 0;   // false for `host` alone
+  virtual bool needsCgroups() const = 0;
+  virtual bool needsImage() const = 0;
+  // Asked at start and cached; asked again when it said no.
+  virtual kj::Promise<Probe> probe() = 0;
+  // Resolves when init runs (the registry then waits for the agent's hello).
+  // On failure everything the runtime made is gone.
+  virtual kj::Promise<kj::OneOf<Started, CreateFailure>> create(CreateRequest request) = 0;
+  // Removes the runtime's own state for `name` (all its processes are dead or
+  // it never started). Idempotent; returns what could not be removed.
+  virtual std::vector<broker::LeftOver> cleanup(const std::string& name,
+                                                const std::string& directory) = 0;
+  // One line for the inspect card.
+  virtual std::string isolation() const = 0;
+};
+
+}  // namespace cordon::runtimes
