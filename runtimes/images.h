@@ -25,10 +25,13 @@ struct ImageRefusal {
 class ImageStore {
  public:
   virtual ~ImageStore() noexcept(false) = default;
-  // `workDir`: root-owned directory where skeletons are built. `imageDirs`:
-  // absolute directories from configuration. Never fails for a missing one.
-  static kj::Own<ImageStore> open(const std::string& workDir,
-                                  std::vector<std::string> imageDirs);
+  // `workDir`: root-owned directory where skeletons are built (made when it is
+  // missing). `imageDirs`: absolute directories from configuration; a missing
+  // one is no fault here. `vmAgent`: the agent's file on the host, bound into
+  // every skeleton as /.cordon/vm-agent. Must be called in the broker's own mount
+  // namespace. Without root it opens all the same and resolve() refuses.
+  static kj::Own<ImageStore> open(const std::string& workDir, std::vector<std::string> imageDirs,
+                                  const std::string& vmAgent);
   // "" is host-usr. The walk of a large tree yields to the loop (at most 2 ms
   // a turn); the answer is remembered by device, inode and ctime of the root.
   virtual kj::Promise<kj::OneOf<std::shared_ptr<const Image>, ImageRefusal>> resolve(

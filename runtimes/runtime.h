@@ -35,27 +35,22 @@ struct IdRange {
   uint32_t count = 0;  // 65536, or 0 = no range (host)
 };
 
-struct BindMount {
-  std::string source;       // host path, root's alone to write
-  std::string destination;  // inside
-};
-
 // An image as a runtime mounts it (runtimes/images.h makes it).
 struct Image {
   std::string name;
-  // Skeleton: a directory that the broker built and owns (mount points,
-  // symlinks, synthetic files), on a ro,nosuid,nodev mount. Shared by all
-  // sandboxes of the image, never written.
+  // Skeleton: a ro,nosuid,nodev mount that the broker built and owns (mount
+  // points, symlinks, synthetic files) with everything else already bound
+  // beneath it, the agent at /.cordon/vm-agent included. A runtime binds it
+  // recursively. Shared by all sandboxes of the image, never written.
   std::string rootfs;
-  std::vector<BindMount> mounts;  // non-recursive, ro, nosuid, nodev
-  uint32_t defaultUid = 1000;     // inside ids
+  uint32_t defaultUid = 1000;  // inside ids
   uint32_t defaultGid = 1000;
 };
 
 struct CreateRequest {
   std::string name;
   std::string hostname;
-  std::string directory;  // exists, empty, root-owned 0711: bundle and state
+  std::string directory;         // exists, empty, root-owned 0711: bundle and state
   const Image* image = nullptr;  // null for `host`
   broker::ResolvedLimits limits;
   IdRange ids;
@@ -81,7 +76,7 @@ class Runtime {
  public:
   virtual ~Runtime() noexcept(false) = default;
   virtual const char* name() const = 0;
-  virtual bool isSandbox() const = 0;   // false for `host` alone
+  virtual bool isSandbox() const = 0;  // false for `host` alone
   virtual bool needsCgroups() const = 0;
   virtual bool needsImage() const = 0;
   // Asked at start and cached; asked again when it said no.
