@@ -5,11 +5,14 @@
 // with UnixEventPort::FdObserver and waitid(P_PIDFD). The broker is a child
 // subreaper (becomeSubreaper), so the init of a detached runc falls to it and
 // its exit status is the kernel's word, too.
+//
+// One Children object per process; everything on its loop's thread.
 #pragma once
 #include <kj/async-unix.h>
 #include <kj/io.h>
 #include <sys/types.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,17 +25,18 @@ struct ExitStatus {
 };
 
 struct SpawnSpec {
-  std::string program;              // absolute path
-  std::vector<std::string> argv;    // argv[0] included
-  std::vector<std::string> env;     // the whole environment
+  std::string program;            // absolute path
+  std::vector<std::string> argv;  // argv[0] included
+  std::vector<std::string> env;   // the whole environment
   std::string cwd = "/";
-  // {source fd, target fd}; everything else is closed (all our fds are
-  // CLOEXEC). Targets 0..2 that are not named become /dev/null.
+  // {source fd, target fd}, targets below 256, each once; sources may be any
+  // fds, also ones that are somebody's target. Everything else is closed.
+  // Targets 0..2 that are not named become /dev/null.
   std::vector<std::pair<int, int>> fds;
 };
 
-// Owns the pidfd. Dropping a Child neither kills nor reaps: kill() and await
-// onExit() first, or it stays a zombie until the broker ends.
+// Owns the pidfd. Dropping a Child neither kills nor reaps; what it leaves is a
+// stray (Children::reapStrays). May outlive the Children it came from.
 class Child {
  public:
   virtual ~Child() noexcept(false) = default;
@@ -45,19 +49,51 @@ class Child {
   virtual kj::Maybe<ExitStatus> exited() const = 0;
 };
 
-// Blocked signals and ignored dispositions are reset in the child, which is the
-// leader of a new session. Takes about 0.3 ms of the loop.
-kj::Own<Child> spawn(kj::UnixEventPort& port, const SpawnSpec& spec);
+class ChildRegistry;  // which pids have an owner
 
-// Takes charge of a process that fell to us as its subreaper. Null when there
-// is no such child of ours.
-kj::Maybe<kj::Own<Child>> adopt(kj::UnixEventPort& port, pid_t pid);
+// Starts processes, and knows which of ours have an owner.
+class Children {
+ public:
+  explicit Children(kj::UnixEventPort& port);
+  ~Children() noexcept(false);
+  KJ_DISALLOW_COPY(Children);
+
+  // Blocked signals and ignored dispositions are reset in the child, which is
+  // the leader of a new session. Takes about 0.3 ms of the loop. Throws (kj)
+  // when the program can't be executed.
+  kj::Own<Child> spawn(const SpawnSpec& spec);
+
+  // Takes charge of a process that fell to us as its subreaper, living or
+  // zombie. Null when it is no child of ours, or another Child has it.
+  kj::Maybe<kj::Own<Child>> adopt(pid_t pid);
+
+  // Reaps zombies that fell to us and that no Child owns (helpers of a runtime
+  // that was killed half way). Never takes a status away from a Child. Call on
+  // SIGCHLD and after a destroy. Returns how many (at most 256 a call; 256 =
+  // call again); 0 while a StrayHold lives.
+  size_t reapStrays();
+
+  // While it lives strays stay zombies. Take one before starting a runtime
+  // whose init falls to us, and drop it after adopt(): else an init that dies
+  // at once is reaped as a stray, and its status is lost.
+  class StrayHold {
+   public:
+    explicit StrayHold(std::shared_ptr<ChildRegistry> registry);
+    ~StrayHold();
+    StrayHold(StrayHold&&) = default;
+    KJ_DISALLOW_COPY(StrayHold);
+
+   private:
+    std::shared_ptr<ChildRegistry> registry_;
+  };
+  StrayHold holdStrays();
+
+ private:
+  kj::UnixEventPort& port_;
+  std::shared_ptr<ChildRegistry> registry_;
+};
 
 // PR_SET_CHILD_SUBREAPER for this process.
 void becomeSubreaper();
-
-// Reaps zombies that fell to us and that no Child owns (helpers of a runtime
-// that was killed half way). Call on SIGCHLD and after a destroy.
-void reapStrays();
 
 }  // namespace cordon::broker
