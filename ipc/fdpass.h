@@ -2,6 +2,7 @@
 #pragma once
 #include <kj/array.h>
 #include <kj/io.h>
+#include <sys/types.h>
 
 #include <cstddef>
 #include <vector>

@@ -48,8 +48,14 @@ class FrameReader {
   bool partial() const { return end_ > begin_; }
 
  private:
+  // Bytes of the frame at begin_, header included, once its header is complete.
+  // Sets error_ (and yields nothing) when the header is unacceptable.
+  kj::Maybe<size_t> frameBytes();
+  void resize(size_t capacity);
+
   kj::Array<capnp::word> buffer_;
   size_t maxPayload_;
+  size_t initialBytes_;
   size_t begin_ = 0, end_ = 0;  // bytes
   FrameError error_ = FrameError::kNone;
 };
