@@ -70,8 +70,10 @@ class ChildImpl final : public Child {
         registry_(std::move(registry)),
         observer_(kj::heap<kj::UnixEventPort::FdObserver>(
             port, pidfd_.get(), kj::UnixEventPort::FdObserver::OBSERVE_READ)),
-        ended_(awaitEnd().fork()) {
+        ended_(nullptr) {
     registry_->owned[pid_] = this;
+    // After registering: it may have ended, and reap() takes the entry out.
+    ended_ = awaitEnd().fork();
   }
   ~ChildImpl() noexcept(false) {
     auto it = registry_->owned.find(pid_);

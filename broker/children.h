@@ -6,7 +6,9 @@
 // subreaper (becomeSubreaper), so the init of a detached runc falls to it and
 // its exit status is the kernel's word, too.
 //
-// One Children object per process; everything on its loop's thread.
+// Exactly one Children object per process, made by main and passed by reference
+// to whoever starts processes: a second one would reap the first one's children
+// as strays. Everything on its loop's thread.
 #pragma once
 #include <kj/async-unix.h>
 #include <kj/io.h>
@@ -57,6 +59,8 @@ class Children {
   explicit Children(kj::UnixEventPort& port);
   ~Children() noexcept(false);
   KJ_DISALLOW_COPY(Children);
+
+  kj::UnixEventPort& port() { return port_; }
 
   // Blocked signals and ignored dispositions are reset in the child, which is
   // the leader of a new session. Takes about 0.3 ms of the loop. Throws (kj)
