@@ -1,6 +1,7 @@
 // Limits of a sandbox: ceilings, defaults, and the check that they fit together.
 #pragma once
 #include <kj/common.h>
+#include <kj/one-of.h>
 
 #include <cstdint>
 #include <string>
@@ -34,7 +35,7 @@ struct LimitRefusal {
   rpc::Reason reason;
   std::string subject;  // field name as in the schema, e.g. "memoryBytes"
   uint64_t limit = 0;
-  std::string detail;   // one sentence
+  std::string detail;  // one sentence
 };
 
 // Fills in defaults (memory 512 MiB, pids 256, one CPU, cpuTime 60 s, wall
