@@ -1,9 +1,10 @@
 // Seccomp profiles as data, and their compilation.
 //
 // A profile is an allow-list written by call names, a reason per entry (group),
-// with argument rules where they matter. Everything else answers EPERM (ENOSYS
-// for clone3 and for calls newer than the list, so that libc falls back); x32
-// and ia32 entry points are refused.
+// with argument rules where they matter (seccomp_profile.cc). Everything else
+// answers EPERM (ENOSYS for clone3 and for calls newer than the list, so that
+// libc falls back). A call through the x32 or ia32 entry kills the process: it
+// dies of SIGSYS.
 #pragma once
 #include <kj/io.h>
 
@@ -14,8 +15,8 @@
 namespace cordon::jailer {
 
 struct CompiledProfile {
-  std::string name;       // "default"
-  kj::AutoCloseFd bpf;    // sealed memfd with struct sock_filter[]
+  std::string name;     // "default"
+  kj::AutoCloseFd bpf;  // sealed memfd with struct sock_filter[]
   size_t instructions = 0;
   size_t allowedCalls = 0;  // names that pass at least for some arguments
   size_t knownCalls = 0;    // calls of this architecture that libseccomp knows

@@ -1,0 +1,305 @@
+#include "jailer/seccomp.h"
+
+#include <capnp/compat/json.h>
+#include <capnp/message.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/sched.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <seccomp.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <map>
+#include <set>
+
+#include "jailer/seccomp_profile.h"
+
+namespace cordon::jailer {
+namespace {
+
+const CompiledProfile& compiled() {
+  static const CompiledProfile profile = compileDefaultProfile();
+  return profile;
+}
+
+bool loadFilter() {
+  struct stat status;
+  if (fstat(compiled().bpf, &status) < 0) return false;
+  static sock_filter program[BPF_MAXINSNS];
+  if (pread(compiled().bpf, program, sizeof program, 0) != status.st_size) return false;
+  sock_fprog fprog = {static_cast<unsigned short>(compiled().instructions), program};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &fprog) == 0;
+}
+
+constexpr int kNotLoaded = 250;
+
+// Runs `probe` in a child under the filter; the child's wait status.
+int runFiltered(const std::function<int()>& probe) {
+  pid_t child = fork();
+  if (child == 0) {
+    if (!loadFilter()) _exit(kNotLoaded);
+    _exit(probe());
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
+// errno of a raw call under the filter, 0 when it succeeded.
+int errnoOf(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0) {
+  int status = runFiltered([=] { return syscall(number, a, b, c, d, e) < 0 ? errno : 0; });
+  EXPECT_TRUE(WIFEXITED(status)) << "call " << number << " ended with status " << status;
+  return WEXITSTATUS(status);
+}
+
+TEST(DefaultProfile, IsASealedProgram) {
+  EXPECT_GT(compiled().instructions, 100u);
+  struct stat status;
+  ASSERT_EQ(fstat(compiled().bpf, &status), 0);
+  EXPECT_EQ(static_cast<size_t>(status.st_size), compiled().instructions * sizeof(sock_filter));
+  EXPECT_EQ(fcntl(compiled().bpf, F_GET_SEALS),
+            F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
+  EXPECT_EQ(pwrite(compiled().bpf, "x", 1, 0), -1);
+  EXPECT_NE(fcntl(compiled().bpf, F_GETFD) & FD_CLOEXEC, 0);
+}
+
+TEST(DefaultProfile, ReachesAsFarAsTheUsualOne) {
+  EXPECT_GE(compiled().allowedCalls, 295u);
+  EXPECT_LE(compiled().allowedCalls, 305u);
+  EXPECT_GE(compiled().knownCalls, compiled().allowedCalls + 50);
+}
+
+// Each call of the architecture is decided on exactly once, with a reason.
+TEST(DefaultProfile, EveryKnownCallIsListedOnce) {
+  Profile profile = defaultProfile();
+  std::map<std::string, int> listed;
+  for (const auto* groups : {&profile.allowed, &profile.absent, &profile.refused}) {
+    for (const SyscallGroup& group : *groups) {
+      EXPECT_GT(std::string(group.reason).size(), 5u);
+      for (const char* call : group.calls) {
+        ++listed[call];
+        EXPECT_GE(seccomp_syscall_resolve_name_arch(SCMP_ARCH_X86_64, call), 0) << call;
+      }
+    }
+  }
+  int highest = 0;
+  for (const auto& [call, times] : listed) {
+    EXPECT_EQ(times, 1) << call;
+    highest = std::max(highest, seccomp_syscall_resolve_name_arch(SCMP_ARCH_X86_64, call.c_str()));
+  }
+  for (int number = 0; number <= highest; ++number) {
+    char* name = seccomp_syscall_resolve_num_arch(SCMP_ARCH_X86_64, number);
+    if (name != nullptr) {
+      EXPECT_TRUE(listed.count(name)) << name << " is not listed";
+    }
+    free(name);
+  }
+}
+
+// Rules of libseccomp and the kernel's answers, for each call of the list that
+// can be made with arguments that do nothing.
+TEST(DefaultProfile, RefusesEachRefusedCall) {
+  for (const SyscallGroup& group : defaultProfile().refused) {
+    for (const char* call : group.calls) {
+      int number = seccomp_syscall_resolve_name_arch(SCMP_ARCH_X86_64, call);
+      EXPECT_EQ(errnoOf(number, -1, -1, -1, -1, -1), EPERM) << call;
+    }
+  }
+  for (const SyscallGroup& group : defaultProfile().absent) {
+    for (const char* call : group.calls) {
+      int number = seccomp_syscall_resolve_name_arch(SCMP_ARCH_X86_64, call);
+      EXPECT_EQ(errnoOf(number, -1, -1, -1, -1, -1), ENOSYS) << call;
+    }
+  }
+}
+
+TEST(DefaultProfile, AllowsOrdinaryCalls) {
+  EXPECT_EQ(errnoOf(SYS_getppid), 0);
+  EXPECT_EQ(errnoOf(SYS_openat, AT_FDCWD, reinterpret_cast<long>("/dev/null"), O_RDONLY), 0);
+  EXPECT_EQ(errnoOf(SYS_close, 9999), EBADF);
+  EXPECT_EQ(errnoOf(SYS_memfd_create, reinterpret_cast<long>("x"), 0), 0);
+  EXPECT_EQ(errnoOf(SYS_ptrace, 0 /* TRACEME */), 0);
+  EXPECT_EQ(errnoOf(SYS_futex_waitv, 0, 0, 0, 0, 0), EINVAL);
+}
+
+TEST(DefaultProfile, NewerCallsDoNotExist) {
+  EXPECT_EQ(errnoOf(470), ENOSYS);
+  EXPECT_EQ(errnoOf(1000), ENOSYS);
+  EXPECT_EQ(errnoOf(-1), ENOSYS);
+}
+
+TEST(DefaultProfile, CloneOnlyWithoutNamespaces) {
+  int status = runFiltered([] {
+    long child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (child == 0) _exit(0);
+    if (child < 0) return errno;
+    return waitpid(static_cast<pid_t>(child), nullptr, 0) == child ? 0 : errno;
+  });
+  EXPECT_EQ(status, 0);
+  for (long flag : {CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWIPC,
+                    CLONE_NEWUTS, CLONE_NEWCGROUP}) {
+    EXPECT_EQ(errnoOf(SYS_clone, flag | SIGCHLD), EPERM) << flag;
+    EXPECT_EQ(errnoOf(SYS_clone, flag | SIGCHLD | 0x100000000), EPERM) << flag;
+  }
+  EXPECT_EQ(errnoOf(SYS_clone3, 0, 0), ENOSYS);
+}
+
+// The kernel looks at 32 bits of these arguments; so must the filter.
+TEST(DefaultProfile, HighBitsDoNotHideAnArgument) {
+  constexpr long kHigh = 0x100000000;
+  rlimit unlimited = {RLIM_INFINITY, RLIM_INFINITY};
+  rlimit files = {64, 64};
+  long core = reinterpret_cast<long>(&unlimited), few = reinterpret_cast<long>(&files);
+  EXPECT_EQ(errnoOf(SYS_prlimit64, 0, RLIMIT_CORE, core), EPERM);
+  EXPECT_EQ(errnoOf(SYS_prlimit64, 0, RLIMIT_CORE | kHigh, core), EPERM);
+  EXPECT_EQ(errnoOf(SYS_setrlimit, RLIMIT_CORE, core), EPERM);
+  EXPECT_EQ(errnoOf(SYS_setrlimit, RLIMIT_CORE | kHigh, core), EPERM);
+  EXPECT_EQ(errnoOf(SYS_prlimit64, 0, RLIMIT_NOFILE, few), 0);
+  EXPECT_EQ(errnoOf(SYS_setrlimit, RLIMIT_NOFILE, few), 0);
+  EXPECT_EQ(errnoOf(SYS_setrlimit, RLIMIT_NOFILE | kHigh, few), 0);
+  EXPECT_EQ(errnoOf(SYS_prlimit64, 0, RLIM_NLIMITS, few), EPERM);
+
+  EXPECT_EQ(errnoOf(SYS_socket, AF_UNIX, SOCK_STREAM, 0), 0);
+  EXPECT_EQ(errnoOf(SYS_socket, AF_UNIX | kHigh, SOCK_STREAM, 0), 0);
+  for (long family : {AF_VSOCK, AF_ALG, AF_PACKET, AF_TIPC, AF_BLUETOOTH}) {
+    EXPECT_EQ(errnoOf(SYS_socket, family, SOCK_STREAM, 0), EPERM) << family;
+    EXPECT_EQ(errnoOf(SYS_socket, family | kHigh, SOCK_STREAM, 0), EPERM) << family;
+  }
+
+  for (long request : {static_cast<long>(TIOCSTI), 0x541CL}) {
+    EXPECT_EQ(errnoOf(SYS_ioctl, 9999, request, 0), EPERM) << request;
+    EXPECT_EQ(errnoOf(SYS_ioctl, 9999, request | kHigh, 0), EPERM) << request;
+  }
+  EXPECT_EQ(errnoOf(SYS_ioctl, 9999, FIONREAD, 0), EBADF);
+
+  EXPECT_EQ(errnoOf(SYS_personality, 0xffffffff), 0);
+  EXPECT_EQ(errnoOf(SYS_personality, 0x0040000 /* ADDR_NO_RANDOMIZE */), EPERM);
+}
+
+TEST(DefaultProfile, CoreLimitCanBeRead) {
+  int status = runFiltered([] {
+    rlimit now;
+    return syscall(SYS_prlimit64, 0, RLIMIT_CORE, nullptr, &now) < 0 ? errno : 0;
+  });
+  EXPECT_EQ(status, 0);
+}
+
+void expectKilledBySigsys(const std::function<int()>& probe) {
+  int status = runFiltered(probe);
+  EXPECT_TRUE(WIFSIGNALED(status)) << "status " << status;
+  EXPECT_EQ(WTERMSIG(status), SIGSYS);
+}
+
+TEST(DefaultProfile, OtherEntryPointsKill) {
+  expectKilledBySigsys([] { return syscall(0x40000000 | SYS_getpid) < 0 ? errno : 0; });
+  expectKilledBySigsys([] { return syscall(0x40000000 | 512) < 0 ? errno : 0; });
+  // int 0x80 with ia32's getpid; where the kernel has no ia32 entry it is SIGSEGV.
+  int status = runFiltered([] {
+    long result = 20;
+    __asm__ volatile("int $0x80" : "+a"(result) : : "memory", "r8", "r9", "r10", "r11");
+    return result > 0 ? 0 : 1;
+  });
+  ASSERT_TRUE(WIFSIGNALED(status)) << "an ia32 call got through, status " << status;
+  EXPECT_TRUE(WTERMSIG(status) == SIGSYS || WTERMSIG(status) == SIGSEGV);
+}
+
+TEST(DefaultProfile, ProgramsRun) {
+  int status = runFiltered([] {
+    execl("/bin/sh", "sh", "-c", "echo a | cat >/dev/null && test -e / && exit 7", nullptr);
+    return 1;
+  });
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+}
+
+// What an OCI configuration says, read back from its text.
+struct OciRules {
+  std::set<std::string> always, never;
+  std::map<std::string, std::set<std::string>> conditional;  // call -> conditions
+};
+
+std::string conditionKey(uint64_t index, uint64_t mask, uint64_t value) {
+  return std::to_string(index) + "/" + std::to_string(mask) + "/" + std::to_string(value);
+}
+
+using JsonFields = std::map<std::string, capnp::JsonValue::Reader>;
+
+JsonFields fieldsOf(capnp::JsonValue::Reader object) {
+  JsonFields fields;
+  for (auto field : object.getObject()) {
+    fields.emplace(std::string(field.getName().cStr()), field.getValue());
+  }
+  return fields;
+}
+
+void readRule(capnp::JsonValue::Reader rule, OciRules& rules) {
+  JsonFields fields = fieldsOf(rule);
+  bool allow = std::string(fields.at("action").getString().cStr()) == "SCMP_ACT_ALLOW";
+  for (auto name : fields.at("names").getArray()) {
+    std::string call = name.getString().cStr();
+    if (!allow) {
+      EXPECT_EQ(fields.at("errnoRet").getNumber(), ENOSYS);
+      rules.never.insert(call);
+    } else if (fields.count("args") == 0) {
+      rules.always.insert(call);
+    } else {
+      ASSERT_EQ(fields.at("args").getArray().size(), 1u);
+      JsonFields arg = fieldsOf(fields.at("args").getArray()[0]);
+      EXPECT_EQ(std::string(arg.at("op").getString().cStr()), "SCMP_CMP_MASKED_EQ");
+      rules.conditional[call].insert(
+          conditionKey(static_cast<uint64_t>(arg.at("index").getNumber()),
+                       static_cast<uint64_t>(arg.at("value").getNumber()),
+                       static_cast<uint64_t>(arg.at("valueTwo").getNumber())));
+    }
+  }
+}
+
+TEST(AgentFilter, IsASupersetOfTheDefault) {
+  std::string text = agentFilterAsOciJson();
+  capnp::MallocMessageBuilder message;
+  auto json = message.initRoot<capnp::JsonValue>();
+  capnp::JsonCodec().decodeRaw(kj::arrayPtr(text.data(), text.size()), json);
+  JsonFields top = fieldsOf(json.asReader());
+  EXPECT_EQ(std::string(top.at("defaultAction").getString().cStr()), "SCMP_ACT_ERRNO");
+  EXPECT_EQ(top.at("defaultErrnoRet").getNumber(), EPERM);
+  ASSERT_EQ(top.at("architectures").getArray().size(), 1u);
+  EXPECT_EQ(top.at("flags").getArray().size(), 0u);
+
+  OciRules rules;
+  for (auto rule : top.at("syscalls").getArray()) readRule(rule, rules);
+  for (const SyscallGroup& group : defaultProfile().allowed) {
+    for (const char* call : group.calls) {
+      EXPECT_EQ(rules.never.count(call), 0u) << call;
+      if (rules.always.count(call)) continue;
+      ASSERT_FALSE(group.whenAnyOf.empty()) << call << " is narrower for the agent";
+      for (const ArgMatch& match : group.whenAnyOf) {
+        EXPECT_TRUE(
+            rules.conditional[call].count(conditionKey(match.index, match.mask, match.value)))
+            << call;
+      }
+    }
+  }
+  for (const char* call : {"clone3", "prlimit64", "setrlimit", "seccomp", "prctl", "execveat",
+                           "setresuid", "setresgid", "setgroups", "kill", "capset"}) {
+    EXPECT_TRUE(rules.always.count(call)) << call;
+  }
+  for (const char* call : {"mount", "unshare", "setns", "bpf", "io_uring_setup", "keyctl"}) {
+    EXPECT_EQ(rules.always.count(call) + rules.conditional.count(call), 0u) << call;
+  }
+}
+
+}  // namespace
+}  // namespace cordon::jailer
