@@ -5,8 +5,6 @@
 // suite has something to fail and the stack runs without privileges, and only a
 // private instance that asked for it (`cordon up --allow-host-runtime`) has it.
 #pragma once
-#include <kj/async-unix.h>
-
 #include <string>
 
 #include "runtimes/runtime.h"
@@ -18,12 +16,12 @@ struct HostOptions {
   std::string vmAgent;   // absolute path
 };
 
-// `port` must outlive the runtime.
+// `children` must outlive the runtime.
 //
 // create() makes DIRECTORY/work (the agent's cwd, 0700, the broker's own uid)
 // and starts the agent in a session of its own with an empty environment and
 // the control socket as fd 0. cleanup() removes DIRECTORY/work with all that
 // programs left in it.
-kj::Own<Runtime> makeHostRuntime(kj::UnixEventPort& port, HostOptions options);
+kj::Own<Runtime> makeHostRuntime(broker::Children& children, HostOptions options);
 
 }  // namespace cordon::runtimes

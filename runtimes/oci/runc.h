@@ -2,15 +2,15 @@
 //
 // `runc run --detach` is run once per sandbox, with the control socket as fd 0;
 // nothing of runc stays, and no `runc exec` or `runc delete` ever runs. What
-// runc prints goes to files in the sandbox's directory, never to a pipe: a
-// detached container would hold it for life.
+// runc prints never goes to a pipe: a detached container would hold it for life.
 //
 // Made below the request's directory (all of it gone after cleanup()):
 //   bundle/config.json   the bundle
 //   state/NAME/          runc's --root
-//   init.pid, runc.log, runc.out
+//   init.pid, runc.log
+// runc's and so the agent's stdout and stderr are a memfd of fixed size, which
+// nobody can grow and nobody waits on.
 #pragma once
-#include <kj/async-unix.h>
 #include <kj/timer.h>
 
 #include <string>
@@ -26,9 +26,9 @@ struct RuncOptions {
   kj::Duration createTimeout = 20 * kj::SECONDS;
 };
 
-// `port`, `timer` and `cgroups` must outlive the runtime. The broker must be a
+// `children`, `timer` and `cgroups` must outlive the runtime. The broker must be a
 // child subreaper (broker::becomeSubreaper), or the init can't be adopted.
-kj::Own<Runtime> makeRuncRuntime(kj::UnixEventPort& port, kj::Timer& timer,
+kj::Own<Runtime> makeRuncRuntime(broker::Children& children, kj::Timer& timer,
                                  const broker::CgroupTree& cgroups, RuncOptions options);
 
 }  // namespace cordon::runtimes
