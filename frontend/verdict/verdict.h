@@ -12,15 +12,29 @@
 namespace cordon::verdict {
 
 enum class Control : uint8_t {
-  kNone, kMemory, kProcesses, kHostLimit, kCpuTime, kFileSize, kDisk,
-  kWallClock, kOutput, kSyscall, kCancelled, kSandboxLost,
+  kNone,
+  kMemory,
+  kProcesses,
+  kHostLimit,
+  kCpuTime,
+  kFileSize,
+  kDisk,
+  kWallClock,
+  kOutput,
+  kSyscall,
+  kCancelled,
+  kSandboxLost,
 };
 enum class Source : uint8_t { kKernel, kAgent, kGuest, kFrontend };
 enum class Scope : uint8_t { kExec, kSandbox, kHost };
 
 // Kinds that verdicts use; others are ignored.
 enum class Kind : uint8_t {
-  kOomKills, kPidsRefused, kCpuUsageUs, kMemoryPeakBytes, kOther,
+  kOomKills,
+  kPidsRefused,
+  kCpuUsageUs,
+  kMemoryPeakBytes,
+  kOther,
 };
 
 struct Counter {
@@ -31,8 +45,8 @@ struct Counter {
 };
 
 struct Limits {  // as applied; 0 = none
-  uint64_t memoryBytes = 0, pids = 0, cpuTimeMs = 0, wallMs = 0, fileSizeBytes = 0,
-           diskBytes = 0, outputBytes = 0;
+  uint64_t memoryBytes = 0, pids = 0, cpuTimeMs = 0, wallMs = 0, fileSizeBytes = 0, diskBytes = 0,
+           outputBytes = 0;
 };
 
 struct Scratch {
@@ -47,15 +61,15 @@ struct Facts {
   Limits limits;
   std::vector<Counter> before, after;  // from beginExec and endExec (kernel)
   bool countersShared = false;         // others used sandbox-scope counters
-  uint32_t leftBehind = 0;  // processes that earlier execs left running
+  uint32_t leftBehind = 0;             // processes that earlier execs left running
   Fired fired = Fired::kNobody;
-  uint64_t wallUs = 0;      // our clock, start to end
+  uint64_t wallUs = 0;  // our clock, start to end
 
   // From the agent's `exited`; absent when it never came.
   struct Exit {
     bool signaled = false;
     uint32_t code = 0;
-    uint64_t cpuUs = 0;           // rusage user + system
+    uint64_t cpuUs = 0;  // rusage user + system
     uint64_t stdoutTotal = 0, stdoutDropped = 0, stderrTotal = 0, stderrDropped = 0;
     bool killedByDeadline = false;  // the agent's backstop
     std::vector<Scratch> scratch;
@@ -70,7 +84,8 @@ struct Facts {
   bool initExited = false;
   bool initSignaled = false;
   uint32_t initCode = 0;
-  bool kernelSawExit = false;  // true where the exit status itself is the kernel's (host side waitid)
+  bool kernelSawExit =
+      false;  // true where the exit status itself is the kernel's (host side waitid)
 };
 
 struct Evidence {
