@@ -1,0 +1,108 @@
+"""Fixtures: instances that tests share, and the leak check around every test."""
+import os
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import support  # noqa: E402
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "host: needs neither root, runc nor cgroups")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Without root only the host runtime's tests can run; say so, loudly."""
+    if os.geteuid() == 0:
+        return
+    for item in items:
+        if item.get_closest_marker("host") is None:
+            item.add_marker(pytest.mark.skip(reason="needs root, runc and cgroups"))
+
+
+def pytest_sessionstart(session):
+    if not support.CORDON.exists():
+        pytest.exit(f"{support.CORDON} is not there: run scripts/build", returncode=3)
+
+
+@pytest.fixture(scope="session")
+def image_directory(tmp_path_factory):
+    """What `--images` names: filled by test_images.py."""
+    path = tmp_path_factory.mktemp("images")
+    # Every parent must let the sandboxes' uids through.
+    for parent in [path, *path.parents]:
+        if str(parent).startswith("/tmp/"):
+            parent.chmod(0o755)
+    yield path
+
+
+@pytest.fixture(scope="session")
+def shared_runc(image_directory):
+    instance = support.Instance("--agents-mode", "0666", "--images", image_directory)
+    try:
+        yield instance.start()
+    finally:
+        instance.dispose()
+
+
+@pytest.fixture(scope="session")
+def shared_host():
+    instance = support.Instance("--allow-host-runtime")
+    try:
+        yield instance.start()
+    finally:
+        instance.dispose()
+
+
+def check_leaks(instance, before):
+    """Waits until the instance is as it was; names what is not."""
+    last = {}
+
+    def same():
+        last["now"] = instance.fingerprint()
+        return last["now"] == before
+
+    try:
+        support.wait_until(same, "nothing left")
+    except AssertionError:
+        difference = {key: (before[key], last["now"][key]) for key in before
+                      if before[key] != last["now"][key]}
+        raise AssertionError(f"left behind (before, after): {difference}\n{instance.tail()}") from None
+
+
+@pytest.fixture
+def runc(shared_runc):
+    """The shared instance on runc, leak-checked."""
+    before = shared_runc.fingerprint()
+    assert not before["traces"], before
+    yield shared_runc
+    check_leaks(shared_runc, before)
+
+
+@pytest.fixture
+def host(shared_host):
+    """The shared instance with the host runtime, leak-checked."""
+    before = shared_host.fingerprint()
+    yield shared_host
+    check_leaks(shared_host, before)
+
+
+@pytest.fixture(params=[pytest.param("host", marks=pytest.mark.host), "runc"])
+def on(request):
+    """(instance, runtime) for tests that hold on both runtimes."""
+    return request.getfixturevalue(request.param), request.param
+
+
+@pytest.fixture
+def api(runc):
+    with support.Api(runc.address) as client:
+        yield client
+
+
+@pytest.fixture
+def host_api(host):
+    with support.Api(host.address) as client:
+        yield client

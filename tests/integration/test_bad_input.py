@@ -1,0 +1,634 @@
+"""Every kind of bad input gets a clear status and leaves nothing behind."""
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+
+import grpc
+import pytest
+
+import support
+from support import Api, Refused, v1, wait_until
+
+
+def refused(call, *arguments, **keywords):
+    with pytest.raises(Refused) as caught:
+        call(*arguments, **keywords)
+    return caught.value
+
+
+def still_serves(instance, runtime="runc"):
+    done = instance.cordon("run", "--runtime", runtime, "--", "echo", "served")
+    assert (done.status, done.out) == (0, b"served\n"), done
+
+
+# ---------------------------------------------------------------- argv, env, cwd
+
+
+@pytest.mark.parametrize("argv", [[], [b""], [b"a\0b"], [b"true", b"x\0y"]],
+                         ids=["empty", "empty-name", "nul-in-name", "nul-in-argument"])
+def test_argv_that_no_program_can_have(api, argv):
+    try:
+        ended = api.run(argv)
+    except Refused as error:
+        assert error.code == "INVALID_ARGUMENT" and error.reason, error
+    else:  # an empty name may also be a name that is not found
+        assert argv == [b""] and ended.result.WhichOneof("status") == "not_started", ended.result
+
+
+def test_argv_of_two_mebibytes(api):
+    error = refused(api.run, [b"true", *[b"x" * 100_000] * 21])
+    assert error.code in ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED") and error.reason, error
+
+
+def test_one_argument_of_two_mebibytes(api):
+    error = refused(api.run, [b"true", b"x" * (2 << 20)])
+    assert error.code in ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED") and error.reason, error
+
+
+def test_ten_thousand_arguments(api):
+    error = refused(api.run, [b"true", *[b"x"] * 10_000])
+    assert error.code == "INVALID_ARGUMENT" and error.reason, error
+
+
+def test_arguments_up_to_the_bound_arrive(api):
+    ended = api.run([b"sh", b"-c", b"echo $#", b"sh", *[b"x"] * 4092])
+    assert (ended.result.exit_code, ended.out) == (0, b"4092\n")
+    ended = api.run([b"sh", b"-c", b"printf %s \"$1\" | wc -c", b"sh", b"y" * 120_000])
+    assert (ended.result.exit_code, ended.out.strip()) == (0, b"120000")
+
+
+def test_a_message_larger_than_the_service_takes(api):
+    error = refused(api.run, [b"true", b"x" * (32 << 20)])
+    assert error.code in ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"), error
+
+
+@pytest.mark.parametrize("entry", [b"NOEQUALS", b"=value", b"A\0B=c", b""],
+                         ids=["no-equals", "no-name", "nul", "empty"])
+def test_a_malformed_environment_entry(api, entry):
+    error = refused(api.run, ["true"], env=[b"GOOD=1", entry])
+    assert error.code == "INVALID_ARGUMENT" and error.reason, error
+
+
+def test_an_environment_too_large(api):
+    error = refused(api.run, ["true"], env=[b"K%d=" % n + b"v" * 100_000 for n in range(30)])
+    assert error.code in ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED") and error.reason, error
+
+
+@pytest.mark.parametrize("argv, errno, status", [
+    (["there-is-no-such-program"], 2, 127),
+    (["/usr/bin/there-is-none"], 2, 127),
+    (["/usr/share"], 13, 126),          # a directory
+    (["/etc/passwd"], 13, 126),         # not executable
+    (["./relative-that-is-not-there"], 2, 127),
+])
+def test_a_program_that_cannot_be_started(runc, api, argv, errno, status):
+    ended = api.run(argv)
+    assert ended.result.WhichOneof("status") == "not_started", ended.result
+    failure = ended.result.not_started
+    assert failure.errno == errno and failure.step and failure.message, failure
+    done = runc.cordon("run", "--", *argv)
+    assert done.status == status
+    assert done.err.strip(), "it says why"
+
+
+@pytest.mark.parametrize("cwd", ["/there/is/none", "/etc/passwd", "no-such-relative"])
+def test_a_working_directory_that_does_not_exist(runc, api, cwd):
+    ended = api.run(["true"], cwd=cwd.encode())
+    assert ended.result.WhichOneof("status") == "not_started", ended.result
+    assert ended.result.not_started.step == "cwd"
+    assert runc.cordon("run", "--cwd", cwd, "--", "true").status in (125, 126, 127)
+
+
+def test_a_working_directory_with_nul(api):
+    assert refused(api.run, ["true"], cwd=b"/work\0/x").code == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("user", ["nobody-of-that-name", "-1", "4294967295", "65536", "1:2:3", "a\0b",
+                                  "65000"])
+def test_a_user_that_cannot_be(api, user):
+    try:
+        ended = api.run(["true"], user=user)
+    except Refused as error:
+        assert error.code == "INVALID_ARGUMENT" and error.reason, error
+    else:
+        assert ended.result.WhichOneof("status") == "not_started", ended.result
+        assert ended.result.not_started.step == "user", ended.result
+
+
+# ---------------------------------------------------------------- limits, names
+
+LIMIT_FIELDS = ["memory_bytes", "pids", "cpu_millis", "cpu_time_ms", "wall_ms", "file_size_bytes",
+                "files", "disk_bytes", "tmp_bytes", "shm_bytes", "output_bytes"]
+
+
+@pytest.mark.parametrize("value", [0, -1, -(1 << 63)])
+@pytest.mark.parametrize("field", LIMIT_FIELDS)
+def test_a_limit_of_zero_or_less(api, field, value):
+    error = refused(api.acquire, limits={field: value})
+    assert error.code == "INVALID_ARGUMENT" and error.reason == "LIMIT_ZERO", error
+
+
+@pytest.mark.parametrize("field", LIMIT_FIELDS)
+def test_a_limit_over_the_hosts(api, field):
+    error = refused(api.acquire, limits={field: (1 << 63) - 1})
+    assert error.code in ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"), error
+    assert error.reason in ("LIMIT_TOO_HIGH", "SCRATCH_EXCEEDS_MEMORY"), error
+
+
+def test_scratch_that_does_not_fit_the_memory(api):
+    error = refused(api.acquire, limits={"memory_bytes": 128 << 20, "disk_bytes": 256 << 20})
+    assert error.reason == "SCRATCH_EXCEEDS_MEMORY", error
+
+
+def test_an_exec_cannot_widen_its_sandboxs_limits(api):
+    acquired = api.acquire(limits={"cpu_time_ms": 1000, "wall_ms": 5000, "files": 64})
+    for field, value in [("cpu_time_ms", 2000), ("wall_ms", 6000), ("files", 65)]:
+        error = refused(api.exec, acquired.id, ["true"], limits=v1.Limits(**{field: value}))
+        assert error.code == "INVALID_ARGUMENT" and error.reason == "EXEC_LIMIT_TOO_WIDE", error
+    assert api.exec(acquired.id, ["true"], limits=v1.Limits(files=32)).result.exit_code == 0
+    api.release(acquired.id)
+
+
+@pytest.mark.parametrize("text", ["", "12X", "-1", "0", "1e3M", "99999999999999999999G", "M", "1.5.2M",
+                                  " 1M", "0x10"])
+def test_limit_texts_of_the_command_line(runc, text):
+    done = runc.cordon("run", f"--memory={text}", "--", "true")
+    assert done.status == 125, done
+    assert done.err.strip(), "it says why"
+
+
+def test_an_unknown_runtime(runc, api):
+    error = refused(api.run, ["true"], runtime="no-such-runtime")
+    assert error.reason == "UNKNOWN_RUNTIME", error
+    done = runc.cordon("run", "--runtime", "no-such-runtime", "--", "true")
+    assert done.status == 125 and done.err.strip()
+
+
+@pytest.mark.parametrize("hostname", ["a" * 64, "with space", "-x;y", "a\0b", "dots.are.not"])
+def test_a_hostname_that_is_none(api, hostname):
+    error = refused(api.acquire, hostname=hostname)
+    assert error.code == "INVALID_ARGUMENT" and error.reason == "BAD_NAME", error
+
+
+# ---------------------------------------------------------------- ids
+
+
+@pytest.mark.parametrize("sandbox", [
+    "", ".", "sb-aaaaaaaaaa", "sb-aaaaaaaaaa.", ".00000000000000000000000000000000",
+    "sb-aaaaaaaaaa.00000000000000000000000000000000", "../../etc.00000000000000000000000000000000",
+    "x" * 100_000, "sb-\u00e4.0", "sb-a\n.0"])
+def test_an_id_that_is_none(api, sandbox):
+    for call in [lambda: api.exec(sandbox, ["true"]), lambda: api.release(sandbox),
+                 lambda: api.call("Inspect", v1.InspectRequest(id=sandbox))]:
+        error = refused(call)
+        assert error.code in ("NOT_FOUND", "INVALID_ARGUMENT") and error.reason, error
+
+
+def test_a_wrong_token(api):
+    acquired = api.acquire()
+    name, token = acquired.id.split(".")
+    for wrong in ["0" * 32, token[:-1], token.upper() if token != token.upper() else "1" * 32,
+                  token + "0"]:
+        error = refused(api.exec, f"{name}.{wrong}", ["true"])
+        assert error.code in ("NOT_FOUND", "INVALID_ARGUMENT"), error
+    assert api.exec(acquired.id, ["true"]).result.exit_code == 0
+    api.release(acquired.id)
+
+
+def test_a_sandbox_that_is_gone(runc, api):
+    acquired = api.acquire()
+    api.release(acquired.id)
+    assert refused(api.exec, acquired.id, ["true"]).reason in ("NO_SUCH_SANDBOX", "SANDBOX_GONE")
+    assert runc.cordon("exec", acquired.id, "--", "true").status == 125
+
+
+def test_another_clients_sandbox(runc):
+    """Neither seen nor used by another uid, even with its token."""
+    sandbox = runc.acquire("runc")
+    name = sandbox.split(".")[0]
+    stranger = support.as_uid(1234)
+    for arguments in [("exec", sandbox, "--", "true"), ("release", sandbox)]:
+        done = runc.cordon(*arguments, prefix=stranger)
+        assert done.status == 125, done
+    assert name not in runc.cordon("ls", prefix=stranger).out.decode()
+    assert name in runc.cordon("ls").out.decode()
+    # The stranger's own work.
+    theirs = runc.cordon("acquire", "--json", prefix=stranger).json["id"]
+    assert theirs.split(".")[0] not in runc.cordon("ls").out.decode()
+    assert runc.cordon("exec", theirs, "--", "true").status == 125
+    assert runc.cordon("release", theirs, prefix=stranger).status == 0
+    runc.release(sandbox)
+
+
+# ---------------------------------------------------------------- the API's order of messages
+
+
+def answer(call):
+    """Runs a stream to its end; the status code's name ("OK" too)."""
+    try:
+        for _ in call:
+            pass
+        return "OK"
+    except grpc.RpcError as error:
+        return error.code().name
+
+
+def test_messages_in_a_wrong_order(api):
+    acquired = api.acquire()
+    run = v1.ExecRequest(run=v1.RunStart(sandbox=api.spec(), exec=v1.ExecSpec(argv=[b"true"])))
+    start = v1.ExecRequest(start=v1.ExecStart(id=acquired.id, exec=v1.ExecSpec(argv=[b"sleep", b"60"])))
+    nothing = v1.ExecRequest()
+    stdin = v1.ExecRequest(stdin=b"x")
+    for method, requests in [
+            (api.stub.Exec, []), (api.stub.Exec, [nothing]), (api.stub.Exec, [stdin]),
+            (api.stub.Exec, [run]), (api.stub.Run, [start]), (api.stub.Run, []),
+            (api.stub.Exec, [start, start]), (api.stub.Exec, [start, nothing])]:
+        assert answer(method(iter(requests), timeout=60)) == "INVALID_ARGUMENT", requests
+    api.release(acquired.id)
+
+
+@pytest.mark.parametrize("number", [0, -1, 65, 1 << 30])
+def test_a_signal_that_is_none(api, number):
+    acquired = api.acquire()
+    start = v1.ExecRequest(start=v1.ExecStart(id=acquired.id, exec=v1.ExecSpec(argv=[b"sleep", b"60"])))
+    assert answer(api.stub.Exec(iter([start, v1.ExecRequest(signal=number)]), timeout=60)) == \
+        "INVALID_ARGUMENT"
+    api.release(acquired.id)
+
+
+def test_stdin_for_a_program_that_has_none(api):
+    ended = api.run(["cat"], requests=[v1.ExecRequest(close_stdin=True)])
+    assert (ended.result.exit_code, ended.out) == (0, b"")
+
+
+def test_stdin_messages_larger_than_allowed(api):
+    error = refused(api.run, ["cat"], stdin=True, requests=[v1.ExecRequest(stdin=b"x" * ((1 << 20) + 1))])
+    assert error.code in ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"), error
+
+
+# ---------------------------------------------------------------- clients that vanish
+
+
+class Step:
+    """Feeds requests by hand, so that the client can vanish in between."""
+
+    def __init__(self, *first):
+        self.requests = list(first)
+        self.done = threading.Event()
+
+    def __iter__(self):
+        yield from self.requests
+        self.done.wait(60)
+
+
+@pytest.mark.parametrize("moment", ["at-once", "started", "output", "mid-stdin", "half-closed"])
+@pytest.mark.parametrize("way", ["cancel", "disconnect"])
+def test_a_client_that_vanishes_during_run(runc, moment, way):
+    """The leak check of the fixture is the assertion: Run always releases."""
+    client = Api(runc.address)
+    argv = [b"sh", b"-c", b"echo here; cat > /dev/null; exec sleep 331"]
+    first = v1.ExecRequest(run=v1.RunStart(sandbox=client.spec(),
+                                           exec=v1.ExecSpec(argv=argv, stdin=True)))
+    requests = [first]
+    if moment == "mid-stdin":
+        requests += [v1.ExecRequest(stdin=b"y" * 500_000)] * 4
+    step = Step(*requests)
+    call = client.stub.Run(iter(step), timeout=60)
+    if moment != "at-once":
+        assert next(call).WhichOneof("message") == "started"
+        assert next(call).output.data == b"here\n"
+    if moment == "half-closed":
+        step.done.set()
+        wait_until(lambda: support.processes_with(b"sleep\x00331"), "standard input was closed")
+    if way == "cancel":
+        call.cancel()
+    else:
+        client.close()
+    step.done.set()
+    wait_until(lambda: not runc.traces(), "the sandbox is gone")
+    client.close()
+
+
+def test_a_client_that_vanishes_during_exec_kills_the_program_alone(runc):
+    sandbox = runc.acquire("runc")
+    with Api(runc.address) as client:
+        start = v1.ExecRequest(start=v1.ExecStart(
+            id=sandbox, exec=v1.ExecSpec(argv=[b"sh", b"-c", b"setsid sleep 337 & exec sleep 337"])))
+        call = client.stub.Exec(iter([start]), timeout=60)
+        next(call)
+        wait_until(lambda: len(support.processes_with(b"sleep\x00337")) >= 2, "it runs")
+        call.cancel()
+    wait_until(lambda: not support.processes_with(b"sleep\x00337"), "the exec's processes ended")
+    assert runc.cordon("exec", sandbox, "--", "echo", "alive").out == b"alive\n"
+    runc.release(sandbox)
+
+
+def test_a_cli_that_is_killed(runc):
+    process = runc.popen("run", "--", "sh", "-c", "echo here; exec sleep 347")
+    assert process.stdout.readline() == b"here\n"
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not runc.traces(), "the sandbox is gone")
+
+
+def test_a_deadline_of_the_client_kills_the_program(api, runc):
+    acquired = api.acquire()
+    error = refused(api.exec, acquired.id, ["sleep", "349"], timeout=1.5)
+    assert error.code == "DEADLINE_EXCEEDED"
+    wait_until(lambda: not support.processes_with(b"sleep\x00349"), "the program is gone")
+    api.release(acquired.id)
+
+
+def test_an_acquire_whose_client_vanished_leaves_at_most_an_idle_sandbox(runc):
+    """Nobody got its token: it must end by itself, or never have begun."""
+    with Api(runc.address) as client:
+        request = v1.AcquireRequest(spec=client.spec(idle_ms=1500))
+        call = client.stub.Acquire.future(request, timeout=60)
+        call.cancel()
+    wait_until(lambda: not runc.traces(), "nothing is left")
+
+
+# ---------------------------------------------------------------- garbage on sockets
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+
+def frame(kind, flags, stream, payload, length=None):
+    length = len(payload) if length is None else length
+    return struct.pack(">I", length)[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+GARBAGE = {
+    "nothing": b"",
+    "zeros": bytes(100_000),
+    "ones": b"\xff" * 100_000,
+    "random": bytes((n * 7919 + n // 256 * 104729) % 256 for n in range(100_000)),
+    "http1": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "half-a-preface": PREFACE[:10],
+    "preface-alone": PREFACE,
+    "truncated-frame": PREFACE + SETTINGS + frame(1, 4, 1, b"abc", length=5000),
+    "oversized-frame": PREFACE + SETTINGS + frame(0, 0, 1, bytes(50_000), length=0xFFFFFF),
+    "bad-hpack": PREFACE + SETTINGS + frame(1, 4, 1, b"\xff" * 400),
+    "data-on-no-stream": PREFACE + SETTINGS + frame(0, 0, 9, bytes(100)),
+    "unknown-frames": PREFACE + SETTINGS + b"".join(frame(200 + n % 50, n, n, b"x" * 50) for n in range(200)),
+    "settings-flood": PREFACE + SETTINGS * 5000,
+    "ping-flood": PREFACE + SETTINGS + frame(6, 0, 0, bytes(8)) * 5000,
+    "capnp-huge-segments": struct.pack("<II", 0xFFFFFFFF, 0xFFFFFFFF) * 100,
+    "capnp-one-large-segment": struct.pack("<II", 0, 0x1FFFFFFF) + bytes(4096),
+    "capnp-truncated": struct.pack("<II", 0, 64) + bytes(16),
+    "capnp-wild-pointers": struct.pack("<II", 0, 4) + b"\xff\xff\xff\xff\xff\xff\xff\xff" * 4,
+}
+
+
+def send_garbage(path, data):
+    """Writes it all, then reads until the peer closes or has nothing more to say."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(5)
+        connection.connect(str(path))
+        try:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(65536):
+                pass
+        except (OSError, socket.timeout):
+            pass
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_on_the_agents_socket(runc, name):
+    frontend = runc.agents
+    send_garbage(runc.state / "agents.sock", GARBAGE[name])
+    assert runc.agents == frontend, "the frontend survives"
+    still_serves(runc)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_on_the_agents_socket_of_the_host_runtime(host, name):
+    frontend = host.agents
+    send_garbage(host.state / "agents.sock", GARBAGE[name])
+    assert host.agents == frontend, "the frontend survives"
+    still_serves(host, "host")
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_on_the_broker_socket_of_the_host_runtime(host, name):
+    """Here the peer's uid is admitted, so the broker's decoder reads it."""
+    broker = host.broker
+    send_garbage(host.state / "broker.sock", GARBAGE[name])
+    assert host.broker == broker, "the broker survives"
+    still_serves(host, "host")
+
+
+def test_garbage_on_the_broker_socket_from_the_frontends_uid(runc):
+    broker = runc.broker
+    code = ("import sys, pathlib; sys.path.insert(0, sys.argv[1])\n"
+            "import socket\n"
+            "data = pathlib.Path(sys.argv[3]).read_bytes()\n"
+            "with socket.socket(socket.AF_UNIX) as c:\n"
+            "    c.settimeout(5); c.connect(sys.argv[2])\n"
+            "    try:\n"
+            "        c.sendall(data); c.shutdown(socket.SHUT_WR)\n"
+            "        while c.recv(65536): pass\n"
+            "    except OSError: pass\n")
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="cordon-garbage-"))
+    try:
+        directory.chmod(0o755)
+        for name, data in GARBAGE.items():
+            path = directory / "data"
+            path.write_bytes(data)
+            subprocess.run([*support.as_uid(support.AGENTS_UID), sys.executable, "-c", code, "-",
+                            str(runc.state / "broker.sock"), str(path)],
+                           check=True, timeout=60, cwd="/")
+            assert runc.broker == broker, f"the broker survives {name}"
+        still_serves(runc)
+    finally:
+        shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize("uid", [0, 1234])
+def test_the_broker_disconnects_every_other_uid(runc, uid):
+    code = ("import socket, sys\n"
+            "with socket.socket(socket.AF_UNIX) as c:\n"
+            "    c.settimeout(10); c.connect(sys.argv[1])\n"
+            "    print(len(c.recv(100)))\n")
+    run = subprocess.run([*(support.as_uid(uid) if uid else []), sys.executable, "-c", code,
+                          str(runc.state / "broker.sock")], capture_output=True, timeout=60, cwd="/")
+    # Root may connect, and is told nothing; others can't even connect.
+    assert run.stdout == b"0\n" or b"PermissionError" in run.stderr or b"ConnectionReset" in run.stderr, run
+
+
+def test_many_connections_that_say_nothing(runc):
+    quiet = []
+    try:
+        for _ in range(200):
+            connection = socket.socket(socket.AF_UNIX)
+            connection.connect(str(runc.state / "agents.sock"))
+            quiet.append(connection)
+        still_serves(runc)
+    finally:
+        for connection in quiet:
+            connection.close()
+    still_serves(runc)
+
+
+# ---------------------------------------------------------------- parts that are killed
+
+
+def test_a_frontend_killed_mid_exec(image_directory):
+    with support.Instance() as instance:
+        process = instance.popen("run", "--", "sh", "-c", "echo here; exec sleep 353")
+        assert process.stdout.readline() == b"here\n"
+        old = instance.agents
+        os.kill(old, signal.SIGKILL)
+        process.communicate(timeout=60)
+        assert process.returncode == 125
+        # EOF of its stream ends the exec; the sandbox goes by its idle limit at the latest.
+        wait_until(lambda: not support.processes_with(b"sleep\x00353"), "the exec's processes ended")
+        wait_until(lambda: instance.agents != old, "another frontend runs")
+        wait_until(lambda: instance.cordon("run", "--", "true").status == 0, "it serves")
+
+
+def test_a_broker_killed_mid_exec():
+    with support.Instance() as instance:
+        process = instance.popen("run", "--", "sh", "-c", "echo here; exec sleep 359")
+        assert process.stdout.readline() == b"here\n"
+        kept = instance.acquire("runc")
+        old = instance.broker
+        family = instance.sandbox_processes()
+        os.kill(old, signal.SIGKILL)
+        process.communicate(timeout=60)
+        assert process.returncode != 0
+        wait_until(lambda: instance.broker != old, "another broker runs")
+        wait_until(lambda: instance.cordon("run", "--", "true").status == 0, "it serves")
+        wait_until(lambda: not instance.traces(), "what the first one left is destroyed")
+        left = [support.describe_process(p) for p in family
+                if p != old and support.process_state(p) not in ("", "Z")]
+        assert not left, left
+        assert instance.cordon("exec", kept, "--", "true").status == 125
+
+
+# ---------------------------------------------------------------- runc missing, failing, hanging
+
+
+@pytest.fixture
+def script(tmp_path):
+    """A program of root's that stands in for runc."""
+    def make(text):
+        directory = pathlib.Path(tempfile.mkdtemp(prefix="cordon-runc-"))
+        path = directory / "runc"
+        path.write_text("#!/bin/sh\n" + text)
+        path.chmod(0o755)
+        made.append(directory)
+        return path
+
+    made = []
+    yield make
+    for directory in made:
+        shutil.rmtree(directory)
+
+
+VERSION = 'if [ "$1" = --version ]; then echo "runc version 1.1.5"; exit 0; fi\n'
+
+
+def test_runc_that_is_missing():
+    with support.Instance("--runc", "/nonexistent/runc") as instance:
+        with Api(instance.address) as client:
+            error = refused(client.run, ["true"])
+            assert error.reason == "RUNTIME_UNAVAILABLE", error
+            assert error.code in ("UNAVAILABLE", "FAILED_PRECONDITION")
+            listing = client.call("Runtimes", v1.RuntimesRequest())
+            card = [r for r in listing.runtimes if r.name == "runc"][0]
+            assert not card.available and card.reason and card.fix, card
+        assert not instance.traces()
+
+
+def test_runc_that_fails(script):
+    with support.Instance("--runc", script(VERSION + "echo secret-stderr >&2; exit 1\n")) as instance:
+        with Api(instance.address) as client:
+            error = refused(client.run, ["true"])
+            assert error.reason in ("RUNTIME_FAILED", "RUNTIME_UNAVAILABLE"), error
+            assert "secret-stderr" not in error.detail, "a runtime's text never crosses"
+        wait_until(lambda: not instance.traces(), "nothing is left")
+
+
+def test_runc_that_succeeds_and_starts_nothing(script):
+    with support.Instance("--runc", script(VERSION + "exit 0\n")) as instance:
+        with Api(instance.address) as client:
+            error = refused(client.run, ["true"])
+            assert error.reason in ("RUNTIME_FAILED", "AGENT_UNRESPONSIVE"), error
+        wait_until(lambda: not instance.traces(), "nothing is left")
+
+
+def test_runc_that_hangs(script):
+    marker = "3600.353"
+    runc = script(VERSION + f"sleep {marker} & sleep {marker}\n")
+    with support.Instance("--runc", runc) as instance:
+        with Api(instance.address) as client:
+            error = refused(client.run, ["true"], timeout=120)
+            assert error.reason == "RUNTIME_TIMEOUT", error
+            assert error.code == "UNAVAILABLE"
+        wait_until(lambda: not instance.traces(), "nothing is left")
+        wait_until(lambda: not support.processes_with(f"sleep\0{marker}"), "the runtime's processes")
+
+
+# ---------------------------------------------------------------- from inside
+
+
+def test_output_that_is_not_utf8(on):
+    instance, runtime = on
+    data = bytes(range(256)) * 10
+    done = instance.cordon("run", "--runtime", runtime, "--", "python3", "-c",
+                           "import sys; sys.stdout.buffer.write(bytes(range(256)) * 10)")
+    assert done.out == data
+
+
+def test_control_characters_of_a_program_do_not_reach_the_verdict_line(runc):
+    done = runc.cordon("run", "--wall", "1s", "--", "sh", "-c", "exec sleep 300")
+    line = done.err.splitlines()[-1]
+    assert b"wall_clock" in line
+    assert all(byte >= 32 for byte in line)
+
+
+def test_a_program_cannot_reach_the_stream_from_inside(runc):
+    """No fd of the agent is inherited, and /proc/PID/fd of it can't be opened."""
+    program = """
+import os
+tried, opened = 0, []
+for pid in filter(str.isdigit, os.listdir('/proc')):
+    if int(pid) == os.getpid(): continue
+    tried += 1
+    for what in ['fd', 'mem', 'environ', 'root', 'cwd', 'exe', 'maps']:
+        path = f'/proc/{pid}/{what}'
+        try:
+            os.listdir(path) if what in ('fd', 'root', 'cwd') else open(path, 'rb+' if what == 'mem' else 'rb')
+            opened.append(path)
+        except OSError: pass
+print(tried, opened)
+"""
+    for user in ["user", "root"]:
+        done = runc.cordon("run", "--user", user, "--", "python3", "-c", program)
+        tried, opened = done.out.decode().strip().split(" ", 1)
+        assert int(tried) >= 1, "the agent is seen"
+        assert opened == "[]", (user, opened)
+
+
+def test_the_sockets_of_an_instance_are_not_for_everyone():
+    with support.Instance() as instance:
+        for name in ["agents.sock", "broker.sock"]:
+            mode = (instance.state / name).stat()
+            assert stat.S_ISSOCK(mode.st_mode)
+            assert mode.st_mode & 0o007 == 0, name
+        done = instance.cordon("ls", prefix=support.as_uid(1234))
+        assert done.status == 125
+        assert done.err.strip()

@@ -1,0 +1,309 @@
+"""Instances and sandboxes from birth to receipt."""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+
+import pytest
+
+import support
+from support import Refused, wait_until
+
+
+def names(api):
+    return {s.name for s in api.call("List", support.v1.ListRequest()).sandboxes}
+
+
+# ---------------------------------------------------------------- sandboxes
+
+
+def test_the_receipt_lists_what_was_removed(api):
+    acquired = api.acquire()
+    receipt = api.release(acquired.id).receipt
+    assert receipt.complete
+    assert not receipt.left
+    kinds = {item.kind for item in receipt.removed}
+    assert {"process", "cgroup", "directory", "id-range", "record"} <= kinds, receipt
+
+
+def test_release_twice(api):
+    acquired = api.acquire()
+    assert api.release(acquired.id).receipt.complete
+    with pytest.raises(Refused) as refused:
+        api.release(acquired.id)
+    assert refused.value.code == "NOT_FOUND"
+    assert refused.value.reason in ("NO_SUCH_SANDBOX", "SANDBOX_GONE")
+
+
+def test_release_ends_a_running_exec(runc):
+    sandbox = runc.acquire("runc")
+    process = runc.popen("exec", "--json", sandbox, "--", "sh", "-c", "echo up; exec sleep 300")
+    wait_until(lambda: support.processes_with(b"sleep\x00300"), "the program runs")
+    runc.release(sandbox)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert b"sandbox_lost" in out or b"SANDBOX_GONE" in err or b"gone" in err, (out, err)
+
+
+def test_time_to_live(api):
+    acquired = api.acquire(ttl_ms=1500)
+    assert acquired.sandbox.name in names(api)
+    wait_until(lambda: acquired.sandbox.name not in names(api), "its time to live ends it")
+
+
+def test_time_to_live_ends_a_busy_sandbox(api):
+    acquired = api.acquire(ttl_ms=2500)
+    try:
+        ended = api.exec(acquired.id, ["sleep", "300"])
+        assert ended.result.verdict.control == support.v1.SANDBOX_LOST, ended.result
+    except Refused as refused:
+        assert refused.reason == "SANDBOX_GONE"
+
+
+def test_idle_limit(api):
+    acquired = api.acquire(idle_ms=1500)
+    # A running exec is not idleness.
+    assert api.exec(acquired.id, ["sleep", "3"]).result.exit_code == 0
+    wait_until(lambda: acquired.sandbox.name not in names(api), "its idle limit ends it")
+
+
+def test_inspect_shows_what_was_applied(api):
+    acquired = api.acquire(limits={"memory_bytes": 128 << 20, "pids": 33})
+    card = api.call("Inspect", support.v1.InspectRequest(id=acquired.id)).sandbox
+    api.release(acquired.id)
+    assert (card.runtime, card.state) == ("runc", "ready")
+    assert (card.limits.memory_bytes, card.limits.pids) == (128 << 20, 33)
+    assert card.limits.disk_bytes > 0
+    assert card.id_range_start % 65536 == support.ID_SPAN.start % 65536
+    assert card.id_range_start > support.AGENTS_UID
+    assert "runc" in card.isolation
+
+
+def test_every_sandbox_has_an_id_range_of_its_own(api):
+    first, second = api.acquire(), api.acquire()
+    ranges = [s.sandbox.id_range_start for s in (first, second)]
+    api.release(first.id)
+    api.release(second.id)
+    assert abs(ranges[0] - ranges[1]) >= 65536
+
+
+def test_processes_run_under_the_ids_of_the_range(runc, api):
+    acquired = api.acquire()
+    first = acquired.sandbox.id_range_start
+    process = runc.popen("exec", acquired.id, "--", "sleep", "307")
+    pid = wait_until(lambda: support.processes_with(b"sleep\x00307")
+                     and [p for p in support.processes_with(b"sleep\x00307")
+                          if support.program_of(p) == "sleep"], "the program runs")[0]
+    assert support.host_uid(pid) == first + 1000
+    api.release(acquired.id)
+    process.communicate(timeout=60)
+
+
+# ---------------------------------------------------------------- instances
+
+
+def test_sigterm_destroys_everything_and_exits_0():
+    with support.Instance() as instance:
+        for _ in range(3):
+            instance.acquire("runc")
+        process = instance.popen("run", "--", "sleep", "300")
+        wait_until(lambda: len(instance.sandbox_processes()) >= 5, "four sandboxes run")
+        instance.stop()  # asserts status 0 and no trace
+        process.communicate(timeout=60)
+        assert process.returncode != 0
+
+
+@pytest.mark.host
+def test_sigterm_on_the_host_runtime():
+    with support.Instance("--allow-host-runtime") as instance:
+        process = instance.popen("run", "--runtime", "host", "--", "sleep", "311")
+        wait_until(lambda: support.processes_with(b"sleep\x00311"), "the program runs")
+        instance.stop()
+        process.communicate(timeout=60)
+        assert not [p for p in support.processes_with(b"sleep\x00311")
+                    if support.program_of(p) == "sleep"]
+
+
+def test_sigint_is_as_sigterm():
+    with support.Instance() as instance:
+        instance.acquire("runc")
+        instance.process.send_signal(signal.SIGINT)
+        instance.stop()
+
+
+def test_up_killed_and_started_again_on_the_same_state():
+    instance = support.Instance()
+    try:
+        instance.start()
+        name = instance.name
+        before = instance.acquire("runc")
+        instance.acquire("runc")
+        family = descendants_and_sandboxes(instance)
+        instance.kill()
+        # Broker and frontend notice that their parent is gone, or the next one
+        # ends them; sandboxes end with the broker's sockets.
+        instance.start()
+        assert instance.name == name, "the instance's id comes from its directory"
+        wait_until(lambda: not instance.traces(), "what the first one left is destroyed")
+        left = [support.describe_process(p) for p in family
+                if support.process_state(p) not in ("", "Z")]
+        assert not left, left
+        assert instance.cordon("exec", before, "--", "true").status == 125
+        assert instance.cordon("run", "--", "true").status == 0
+    finally:
+        instance.dispose()
+
+
+def descendants_and_sandboxes(instance):
+    return [p for p in {*support.descendants(instance.process.pid), *instance.sandbox_processes()}]
+
+
+def test_a_second_up_on_the_same_state_is_refused():
+    with support.Instance() as first:
+        second = support.Instance(state=first.state)
+        second.log = first.state / "second-log"
+        second.launch()
+        try:
+            assert second.process.wait(30) not in (0, None)
+        finally:
+            second.process.kill()
+            second.process.wait()
+        assert "ready" not in second.output
+        assert second.tail(), "it says why"
+        assert first.cordon("run", "--", "true").status == 0
+        second.process = None
+
+
+@pytest.mark.host
+def test_a_broker_that_died_is_started_again():
+    with support.Instance("--allow-host-runtime") as instance:
+        assert instance.cordon("run", "--runtime", "host", "--", "true").status == 0
+        old = instance.broker
+        os.kill(old, signal.SIGKILL)
+        wait_until(lambda: instance.broker != old, "another broker runs")
+        wait_until(lambda: instance.cordon("run", "--runtime", "host", "--", "true").status == 0,
+                   "it serves")
+
+
+@pytest.mark.host
+def test_an_agents_frontend_that_died_is_started_again():
+    with support.Instance("--allow-host-runtime") as instance:
+        old = instance.agents
+        os.kill(old, signal.SIGKILL)
+        wait_until(lambda: instance.agents != old, "another frontend runs")
+        wait_until(lambda: instance.cordon("run", "--runtime", "host", "--", "true").status == 0,
+                   "it serves")
+
+
+# ---------------------------------------------------------------- privileges
+
+
+def capabilities(pid):
+    fields = dict(line.split(":\t") for line in support.read_text(f"/proc/{pid}/status").splitlines()
+                  if ":\t" in line)
+    return fields
+
+
+def test_the_frontend_holds_nothing(runc):
+    status = capabilities(runc.agents)
+    assert status["Uid"].split() == [str(support.AGENTS_UID)] * 4
+    assert status["Gid"].split() == [str(support.AGENTS_UID)] * 4
+    assert status["Groups"].split() == []
+    for name in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]:
+        assert int(status[name], 16) == 0, name
+    assert status["NoNewPrivs"] == "1"
+    assert status["Seccomp"] == "2"
+
+
+def test_the_broker_is_bounded(runc):
+    status = capabilities(runc.broker)
+    own = capabilities("self")
+    assert status["Seccomp"] == "2"
+    assert int(status["CapBnd"], 16) < int(own["CapBnd"], 16), "the bounding set is reduced"
+    assert int(status["CapEff"], 16) < int(own["CapEff"], 16)
+
+
+def test_the_host_runtime_is_refused_without_its_flag(api):
+    with pytest.raises(Refused) as refused:
+        api.run(["true"], runtime="host")
+    assert refused.value.reason == "RUNTIME_NOT_ALLOWED"
+    assert refused.value.code in ("FAILED_PRECONDITION", "INVALID_ARGUMENT")
+
+
+def test_no_mount_is_seen_on_the_host(runc):
+    sandbox = runc.acquire("runc")
+    mounts = support.read_text("/proc/self/mountinfo")
+    runc.release(sandbox)
+    assert "/run/cordon" not in mounts
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_an_ordinary_user_has_the_host_runtime_alone():
+    state = pathlib.Path(tempfile.mkdtemp(prefix="cordon-user-"))
+    os.chown(state, 1000, 1000)
+    user = support.as_uid(1000)
+    instance = support.Instance("--allow-host-runtime", prefix=user, state=state,
+                                env={"HOME": "/nonexistent"})
+    instance.log = pathlib.Path(str(state) + ".log")
+    try:
+        instance.start()
+        assert any("trust zone" in line for line in [*instance.output, instance.tail()]), \
+            "it says that this is one trust zone"
+        assert {support.host_uid(p) for p in support.descendants(instance.process.pid)} == {1000}
+        done = instance.cordon("run", "--runtime", "host", "--", "id", "-u", prefix=user)
+        assert (done.status, done.out) == (0, b"1000\n"), done
+        done = instance.cordon("run", "--runtime", "runc", "--", "true", prefix=user)
+        assert done.status == 125
+        assert b"root" in done.err, "it says what runc needs"
+        listing = instance.cordon("runtimes", "--json", prefix=user).json
+        runtimes = listing["runtimes"] if isinstance(listing, dict) else listing
+        available = {r["name"]: r["available"] for r in runtimes}
+        assert available["host"] and not available["runc"]
+        for path in [state / "agents.sock", state / "broker.sock"]:
+            assert path.stat().st_mode & 0o777 == 0o600
+    finally:
+        instance.dispose()
+        shutil.rmtree(state, ignore_errors=True)
+        instance.log.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------- activation
+
+
+def test_parts_start_by_socket_activation():
+    """Without `cordon up`: the two services by systemd-socket-activate."""
+    state = pathlib.Path(tempfile.mkdtemp(prefix="cordon-activate-"))
+    state.chmod(0o711)
+    environment = {**os.environ, "CORDON_AGENTS": f"unix:{state}/agents.sock"}
+    log = open(state / "log", "ab")
+    parts = []
+
+    def activate(socket_path, name, *command):
+        parts.append(subprocess.Popen(
+            ["systemd-socket-activate", f"--listen={state}/{socket_path}", f"--fdname={name}",
+             *map(str, command)], stdout=log, stderr=log, stdin=subprocess.DEVNULL))
+        wait_until(lambda: (state / socket_path).exists(), f"{socket_path} is there")
+
+    def text():
+        return support.read_text(state / "log")
+
+    try:
+        activate("broker.sock", "broker", support.LIBEXEC / "cordon-broker", "--state",
+                 state / "broker", "--agents-uid", str(support.AGENTS_UID))
+        os.chown(state / "broker.sock", support.AGENTS_UID, support.AGENTS_UID)
+        activate("agents.sock", "agents", *support.as_uid(support.AGENTS_UID),
+                 support.LIBEXEC / "cordon-agents", "--broker", state / "broker.sock")
+        done = subprocess.run([str(support.CORDON), "run", "--", "echo", "activated"],
+                              capture_output=True, timeout=60, env=environment)
+        assert (done.returncode, done.stdout) == (0, b"activated\n"), (done, text())
+    finally:
+        for part in reversed(parts):
+            part.send_signal(signal.SIGTERM)
+        for part in reversed(parts):
+            part.wait(30)
+        log.close()
+        shutil.rmtree(state, ignore_errors=True)
+    assert [p.returncode for p in parts] == [0, 0], text()
+
