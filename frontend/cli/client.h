@@ -2,8 +2,7 @@
 // benchmark use it: blocking calls that return when the answer is complete.
 //
 // Threads: a Client may be used by several threads at once; each call blocks
-// its own. Calls made while the service is starting wait for it, at most
-// `connectTimeout`.
+// its own.
 //
 //   Client client(agentsAddress());
 //   v1::SandboxSpec sandbox;
