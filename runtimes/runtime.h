@@ -51,10 +51,10 @@ struct CreateRequest {
   std::string name;
   std::string hostname;
   std::string directory;         // exists, empty, root-owned 0711: bundle and state
-  const Image* image = nullptr;  // null for `host`
+  const Image* image = nullptr;  // null for `host`; outlives create()
   broker::ResolvedLimits limits;
   IdRange ids;
-  const broker::SandboxCgroups* cgroups = nullptr;  // null for `host`
+  broker::SandboxCgroups* cgroups = nullptr;  // null for `host`; outlives create()
   // The agent's end of the control socket: fd 0 of vm-agent. The broker has
   // queued the AgentConfig on the other end already.
   kj::AutoCloseFd control;

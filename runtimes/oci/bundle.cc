@@ -1,0 +1,174 @@
+#include "runtimes/oci/bundle.h"
+
+#include <algorithm>
+
+#include "runtimes/oci/agent_resources.h"
+#include "runtimes/oci/json_writer.h"
+
+namespace cordon::runtimes {
+
+namespace {
+
+using Strings = std::vector<std::string>;
+
+void writeProcess(JsonWriter& json, const BundleInput& input) {
+  // The three that the agent needs to start programs under other uids and to
+  // end them; ambient, since it is not root.
+  const Strings capabilities = {"CAP_KILL", "CAP_SETGID", "CAP_SETUID"};
+  json.key("process").beginObject();
+  json.field("terminal", false);
+  json.key("user").beginObject();
+  json.field("uid", kAgentUid).field("gid", kAgentGid).field("additionalGids", Strings{});
+  json.endObject();
+  json.field("args", Strings{kAgentPath}).field("env", Strings{"PATH=/usr/bin:/bin"});
+  json.field("cwd", "/");
+  json.key("capabilities").beginObject();
+  for (const char* set : {"bounding", "effective", "permitted", "inheritable", "ambient"}) {
+    json.field(set, capabilities);
+  }
+  json.endObject();
+  json.field("noNewPrivileges", true);
+
+  // The agent's own streams and pipes, and room for what a workload may have.
+  constexpr uint64_t kAgentFiles = 4096;
+  uint64_t files = std::min(std::max<uint64_t>(kAgentFiles, input.limits.files), input.hardFiles);
+  // 1 is the kernel's value for "no dump"; 0 is not honoured by a piped core_pattern.
+  uint64_t core = std::min<uint64_t>(1, input.hardCore);
+  auto rlimit = [&](const char* type, uint64_t value) {
+    json.beginObject();
+    json.field("type", type).field("hard", value).field("soft", value);
+    json.endObject();
+  };
+  json.key("rlimits").beginArray();
+  rlimit("RLIMIT_NOFILE", files);
+  rlimit("RLIMIT_CORE", core);
+  json.endArray();
+  json.endObject();
+}
+
+void writeMount(JsonWriter& json, const char* destination, const char* type, const char* source,
+                const Strings& options) {
+  json.beginObject();
+  json.field("destination", destination).field("type", type).field("source", source);
+  json.field("options", options);
+  json.endObject();
+}
+
+// A sized tmpfs. One inode for each page: an empty file costs kernel memory, too.
+Strings scratchOptions(uint64_t bytes, const std::string& owner, const Strings& more = {}) {
+  constexpr uint64_t kPage = 4096;
+  constexpr uint64_t kFewestInodes = 64;
+  Strings options = {"nosuid",
+                     "nodev",
+                     "mode=1777",
+                     "size=" + std::to_string(bytes),
+                     "nr_inodes=" + std::to_string(std::max(bytes / kPage, kFewestInodes)),
+                     owner};
+  options.insert(options.end(), more.begin(), more.end());
+  return options;
+}
+
+void writeMounts(JsonWriter& json, const BundleInput& input) {
+  const std::string root = "uid=0,gid=0";
+  const std::string workload = "uid=" + std::to_string(input.image->defaultUid) +
+                               ",gid=" + std::to_string(input.image->defaultGid);
+  json.key("mounts").beginArray();
+  writeMount(json, "/proc", "proc", "proc", {"nosuid", "noexec", "nodev"});
+  writeMount(json, "/sys", "sysfs", "sysfs", {"nosuid", "noexec", "nodev", "ro"});
+  // nodev here does not touch the six devices: each is a bind mount of its own.
+  writeMount(json, "/dev", "tmpfs", "tmpfs",
+             {"nosuid", "noexec", "nodev", "ro", "mode=755", "size=65536", "nr_inodes=64"});
+  writeMount(json, "/dev/pts", "devpts", "devpts",
+             {"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"});
+  writeMount(json, "/dev/shm", "tmpfs", "shm",
+             scratchOptions(input.limits.shmBytes, root, {"noexec"}));
+  writeMount(json, "/tmp", "tmpfs", "tmp", scratchOptions(input.limits.tmpBytes, root));
+  writeMount(json, "/work", "tmpfs", "work", scratchOptions(input.limits.diskBytes, workload));
+  json.endArray();
+}
+
+void writeIdMappings(JsonWriter& json, const IdRange& ids) {
+  for (const char* which : {"uidMappings", "gidMappings"}) {
+    json.key(which).beginArray().beginObject();
+    json.field("containerID", 0).field("hostID", ids.first).field("size", ids.count);
+    json.endObject().endArray();
+  }
+}
+
+void writeNamespaces(JsonWriter& json, const BundleInput& input) {
+  json.key("namespaces").beginArray();
+  for (const char* type : {"pid", "network", "ipc", "uts", "mount", "user"}) {
+    json.beginObject().field("type", type).endObject();
+  }
+  json.beginObject().field("type", "cgroup");
+  if (!input.cgroupNamespacePath.empty()) json.field("path", input.cgroupNamespacePath);
+  json.endObject();
+  json.endArray();
+}
+
+void writeResources(JsonWriter& json) {
+  json.key("resources").beginObject();
+  json.key("devices").beginArray().beginObject();
+  json.field("allow", false).field("access", "rwm");
+  json.endObject().endArray();
+  json.key("memory").beginObject().field("limit", kAgentMemoryBytes).endObject();
+  json.key("pids").beginObject().field("limit", kAgentPids).endObject();
+  json.endObject();
+}
+
+// What engines mask, older and newer ones together: facts about the host or
+// side channels to it. What does not exist is skipped by the runtime.
+Strings maskedPaths(unsigned cpus) {
+  Strings paths = {"/proc/acpi",
+                   "/proc/asound",
+                   "/proc/interrupts",
+                   "/proc/kcore",
+                   "/proc/keys",
+                   "/proc/key-users",
+                   "/proc/latency_stats",
+                   "/proc/sched_debug",
+                   "/proc/scsi",
+                   "/proc/timer_list",
+                   "/proc/timer_stats",
+                   "/sys/firmware",
+                   "/sys/devices/virtual/powercap"};
+  constexpr unsigned kMost = 1024;  // each is a mount where it exists
+  for (unsigned cpu = 0; cpu < std::min(cpus, kMost); ++cpu) {
+    paths.push_back("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/thermal_throttle");
+  }
+  return paths;
+}
+
+void writeLinux(JsonWriter& json, const BundleInput& input) {
+  json.key("linux").beginObject();
+  writeIdMappings(json, input.ids);
+  writeNamespaces(json, input);
+  json.field("cgroupsPath", input.cgroupsPath);
+  writeResources(json);
+  json.field("rootfsPropagation", "rprivate");
+  json.key("devices").beginArray().endArray();  // the default six alone
+  json.field("maskedPaths", maskedPaths(input.cpus));
+  json.field("readonlyPaths",
+             Strings{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"});
+  json.key("seccomp").raw(input.seccomp);
+  json.endObject();
+}
+
+}  // namespace
+
+std::string bundleConfig(const BundleInput& input) {
+  JsonWriter json;
+  json.beginObject();
+  json.field("ociVersion", "1.0.2");
+  writeProcess(json, input);
+  json.key("root").beginObject();
+  json.field("path", input.image->rootfs).field("readonly", true);
+  json.endObject();
+  json.field("hostname", input.hostname);
+  writeMounts(json, input);
+  writeLinux(json, input);
+  json.endObject();
+  return json.text();
+}
+
+}  // namespace cordon::runtimes

@@ -1,0 +1,35 @@
+// The OCI configuration of a sandbox: the one place where its boundary is
+// written down, every field of it by us.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtimes/runtime.h"
+
+namespace cordon::runtimes {
+
+// Where the image store binds the agent in every skeleton.
+constexpr char kAgentPath[] = "/.cordon/vm-agent";
+
+// The agent's ids inside (the workload may have any other).
+constexpr uint32_t kAgentUid = 65000;
+constexpr uint32_t kAgentGid = 65000;
+
+struct BundleInput {
+  std::string hostname;
+  const Image* image = nullptr;
+  broker::ResolvedLimits limits;
+  IdRange ids;
+  std::string cgroupsPath;          // of the agent: PATH/agent
+  std::string cgroupNamespacePath;  // v2: /proc/PID/fd/N; "" = a new one
+  uint64_t hardFiles = 0;           // our own hard RLIMIT_NOFILE
+  uint64_t hardCore = 0;            // our own hard RLIMIT_CORE
+  unsigned cpus = 1;                // possible CPUs of the host (masked paths)
+  std::string seccomp;              // linux.seccomp as JSON
+};
+
+// The text of config.json.
+std::string bundleConfig(const BundleInput& input);
+
+}  // namespace cordon::runtimes
