@@ -5,8 +5,14 @@
 // DIR), opened beneath it without following links or crossing mounts, owned by
 // root, writable by nobody else, and walked once: a socket, device or fifo in
 // it refuses it, and so does a symlinked /dev, /proc or /sys.
+//
+// "Writable by nobody else" holds for every directory and file of the tree,
+// unless the tree's root or a directory above it (up to the configured one) can
+// be entered by root alone (mode 0700): then nobody else reaches what is inside,
+// and an image may have its own /tmp and its own users' files.
 #pragma once
 #include <kj/async.h>
+#include <kj/timer.h>
 
 #include <map>
 #include <memory>
@@ -30,8 +36,9 @@ class ImageStore {
   // one is no fault here. `vmAgent`: the agent's file on the host, bound into
   // every skeleton as /.cordon/vm-agent. Must be called in the broker's own mount
   // namespace. Without root it opens all the same and resolve() refuses.
+  // `timer` (of the loop's event port) is what a long walk yields to the loop by.
   static kj::Own<ImageStore> open(const std::string& workDir, std::vector<std::string> imageDirs,
-                                  const std::string& vmAgent);
+                                  const std::string& vmAgent, kj::Timer& timer);
   // "" is host-usr. The walk of a large tree yields to the loop (at most 2 ms
   // a turn); the answer is remembered by device, inode and ctime of the root.
   virtual kj::Promise<kj::OneOf<std::shared_ptr<const Image>, ImageRefusal>> resolve(

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtimes/oci/agent_resources.h"
+#include "broker/cgroups_tree.h"
 #include "runtimes/oci/json_writer.h"
 
 namespace cordon::runtimes {
@@ -106,13 +106,21 @@ void writeNamespaces(JsonWriter& json, const BundleInput& input) {
   json.endArray();
 }
 
-void writeResources(JsonWriter& json) {
+// The runtime writes these over what the broker has set already, so they are the
+// same numbers.
+void writeResources(JsonWriter& json, bool cgroupV2) {
   json.key("resources").beginObject();
   json.key("devices").beginArray().beginObject();
   json.field("allow", false).field("access", "rwm");
   json.endObject().endArray();
-  json.key("memory").beginObject().field("limit", kAgentMemoryBytes).endObject();
-  json.key("pids").beginObject().field("limit", kAgentPids).endObject();
+  json.key("memory").beginObject().field("limit", broker::kAgentMemoryBytes).endObject();
+  json.key("pids").beginObject().field("limit", broker::kAgentPids).endObject();
+  // Twice the default, so that the agent answers beside a busy workload.
+  if (cgroupV2) {
+    json.key("unified").beginObject().field("cpu.weight", "200").endObject();
+  } else {
+    json.key("cpu").beginObject().field("shares", 2048).endObject();
+  }
   json.endObject();
 }
 
@@ -144,7 +152,7 @@ void writeLinux(JsonWriter& json, const BundleInput& input) {
   writeIdMappings(json, input.ids);
   writeNamespaces(json, input);
   json.field("cgroupsPath", input.cgroupsPath);
-  writeResources(json);
+  writeResources(json, input.cgroupV2);
   json.field("rootfsPropagation", "rprivate");
   json.key("devices").beginArray().endArray();  // the default six alone
   json.field("maskedPaths", maskedPaths(input.cpus));

@@ -21,7 +21,8 @@ struct BundleInput {
   const Image* image = nullptr;
   broker::ResolvedLimits limits;
   IdRange ids;
-  std::string cgroupsPath;          // of the agent: PATH/agent
+  std::string cgroupsPath;  // of the agent: PATH/agent
+  bool cgroupV2 = false;
   std::string cgroupNamespacePath;  // v2: /proc/PID/fd/N; "" = a new one
   uint64_t hardFiles = 0;           // our own hard RLIMIT_NOFILE
   uint64_t hardCore = 0;            // our own hard RLIMIT_CORE

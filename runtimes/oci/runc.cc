@@ -77,6 +77,7 @@ class RuncRuntime final : public Runtime {
     input.limits = request.limits;
     input.ids = request.ids;
     input.cgroupsPath = request.cgroups->path() + "/agent";
+    input.cgroupV2 = request.cgroups->mode() == broker::CgroupMode::kV2;
     int ns = request.cgroups->namespaceFd();
     if (ns >= 0) {
       input.cgroupNamespacePath = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(ns);

@@ -1,0 +1,191 @@
+#include "runtimes/images.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <kj/debug.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtimes/directory_image.h"
+#include "runtimes/host_usr.h"
+#include "runtimes/image_walk.h"
+#include "runtimes/skeleton.h"
+
+namespace cordon::runtimes {
+
+namespace {
+
+constexpr char kHostUsr[] = "host-usr";
+
+using Resolved = kj::OneOf<std::shared_ptr<const Image>, ImageRefusal>;
+
+// An image and the mounts that it consists of, which go with its last user.
+struct BuiltImage : Image {
+  kj::Own<Skeleton> skeleton;
+};
+
+struct Remembered {
+  uint64_t device = 0, inode = 0;
+  int64_t ctimeSeconds = 0, ctimeNanoseconds = 0;
+  Resolved answer;
+
+  bool isOf(const ImageDirectory& directory) const {
+    return device == directory.device && inode == directory.inode &&
+           ctimeSeconds == directory.ctimeSeconds && ctimeNanoseconds == directory.ctimeNanoseconds;
+  }
+};
+
+Resolved copyOf(const Resolved& answer) {
+  if (answer.is<ImageRefusal>()) return Resolved(ImageRefusal(answer.get<ImageRefusal>()));
+  return Resolved(std::shared_ptr<const Image>(answer.get<std::shared_ptr<const Image>>()));
+}
+
+Resolved refusal(rpc::Reason reason, std::string detail) {
+  return Resolved(ImageRefusal{reason, std::move(detail)});
+}
+
+class ImageStoreImpl final : public ImageStore {
+ public:
+  ImageStoreImpl(const std::string& workDir, std::vector<std::string> imageDirs,
+                 const std::string& vmAgent, kj::Timer& timer)
+      : workDir_(workDir),
+        imageDirs_(std::move(imageDirs)),
+        vmAgent_(vmAgent),
+        timer_(timer),
+        root_(geteuid() == 0) {
+    if (!root_) return;
+    if (mkdir(workDir_.c_str(), 0711) != 0 && errno != EEXIST) {
+      KJ_FAIL_SYSCALL("mkdir", errno, workDir_);
+    }
+    int raw;
+    KJ_SYSCALL(raw = ::open(workDir_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
+               workDir_);
+    work_ = kj::AutoCloseFd(raw);
+    struct stat status;
+    KJ_SYSCALL(fstat(work_, &status));
+    KJ_REQUIRE(isRootsAlone(status.st_uid, status.st_mode), "not root's alone", workDir_);
+  }
+  ~ImageStoreImpl() noexcept(false) override = default;
+
+  kj::Promise<Resolved> resolve(std::string name) override {
+    if (!root_) return refusal(rpc::Reason::IMAGE_REFUSED, "images need a service run by root");
+    if (name.empty() || name == kHostUsr) return resolveHostUsr();
+    if (!isImageName(name)) {
+      return refusal(rpc::Reason::UNKNOWN_IMAGE, "an image is named by a relative path without ..");
+    }
+    auto opened = openImageDirectory(imageDirs_, name);
+    if (opened.is<ImageRefusal>()) return Resolved(kj::mv(opened.get<ImageRefusal>()));
+    return resolveDirectory(std::move(name), kj::mv(opened.get<ImageDirectory>()));
+  }
+
+  void removeAll() override {
+    hostUsr_ = nullptr;
+    remembered_.clear();
+    // Whoever still has one of these keeps a path to nothing.
+    for (const std::weak_ptr<BuiltImage>& weak : built_) {
+      if (std::shared_ptr<BuiltImage> image = weak.lock()) image->skeleton = nullptr;
+    }
+    built_.clear();
+  }
+
+ private:
+  kj::Promise<Resolved> resolveHostUsr() {
+    KJ_IF_MAYBE (image, hostUsr_) return Resolved(std::shared_ptr<const Image>(*image));
+    return build(
+        kHostUsr, [](Skeleton& skeleton, int agent) { buildHostUsr(skeleton, agent); },
+        [this](std::shared_ptr<const Image> image) { hostUsr_ = kj::mv(image); });
+  }
+
+  kj::Promise<Resolved> resolveDirectory(std::string name, ImageDirectory directory) {
+    auto known = remembered_.find(name);
+    if (known != remembered_.end() && known->second.isOf(directory)) {
+      return copyOf(known->second.answer);
+    }
+    // Others who ask meanwhile walk as well; the last answer is remembered.
+    int root = directory.root.get();
+    return walkImage(root, directory.strict, timer_)
+        .then([this, name, directory = kj::mv(directory)](WalkResult walked) mutable {
+          Resolved answer =
+              walked.refusal.empty()
+                  ? build(
+                        name,
+                        [&](Skeleton& skeleton, int agent) {
+                          buildDirectoryImage(skeleton, directory.root, walked.top, agent);
+                        },
+                        [](std::shared_ptr<const Image>) {})
+                  : refusal(rpc::Reason::IMAGE_REFUSED, name + walked.refusal);
+          remembered_[name] = {directory.device, directory.inode, directory.ctimeSeconds,
+                               directory.ctimeNanoseconds, copyOf(answer)};
+          return answer;
+        });
+  }
+
+  template <typename Fill, typename Keep>
+  Resolved build(const std::string& name, Fill&& fill, Keep&& keep) {
+    auto image = std::make_shared<BuiltImage>();
+    std::string why;
+    kj::Maybe<kj::Exception> fault = kj::runCatchingExceptions([&]() {
+      kj::AutoCloseFd agent;
+      why = openAgent(agent);
+      if (!why.empty()) return;
+      image->skeleton = kj::heap<Skeleton>(work_, workDir_, "image-" + std::to_string(++count_));
+      fill(*image->skeleton, agent);
+    });
+    KJ_IF_MAYBE (exception, fault) {
+      KJ_LOG(ERROR, "an image could not be put together", name, *exception);
+      why = "could not be put together";
+    }
+    if (!why.empty()) return refusal(rpc::Reason::IMAGE_REFUSED, name + ": " + why);
+    image->name = name;
+    image->rootfs = image->skeleton->path();
+    forgetDropped();
+    built_.push_back(image);
+    keep(image);
+    return Resolved(std::shared_ptr<const Image>(kj::mv(image)));
+  }
+
+  // "" when it is one that mapped ids can run and that only root can write.
+  std::string openAgent(kj::AutoCloseFd& agent) const {
+    int raw = ::open(vmAgent_.c_str(), O_PATH | O_CLOEXEC);
+    if (raw < 0) return "no vm-agent at " + vmAgent_ + ": " + strerror(errno);
+    agent = kj::AutoCloseFd(raw);
+    struct stat status;
+    KJ_SYSCALL(fstat(agent, &status), vmAgent_);
+    if (!S_ISREG(status.st_mode) || (status.st_mode & 001) == 0) {
+      return "vm-agent at " + vmAgent_ + " can't be executed by everyone";
+    }
+    if (!isRootsAlone(status.st_uid, status.st_mode)) {
+      return "vm-agent at " + vmAgent_ + " is not root's alone to write";
+    }
+    return "";
+  }
+
+  void forgetDropped() {
+    std::vector<std::weak_ptr<BuiltImage>> alive;
+    for (std::weak_ptr<BuiltImage>& weak : built_) {
+      if (!weak.expired()) alive.push_back(weak);
+    }
+    built_ = std::move(alive);
+  }
+
+  std::string workDir_;
+  std::vector<std::string> imageDirs_;
+  std::string vmAgent_;
+  kj::Timer& timer_;
+  bool root_;
+  kj::AutoCloseFd work_;
+  uint64_t count_ = 0;
+  kj::Maybe<std::shared_ptr<const Image>> hostUsr_;
+  std::map<std::string, Remembered> remembered_;
+  std::vector<std::weak_ptr<BuiltImage>> built_;
+};
+
+}  // namespace
+
+kj::Own<ImageStore> ImageStore::open(const std::string& workDir, std::vector<std::string> imageDirs,
+                                     const std::string& vmAgent, kj::Timer& timer) {
+  return kj::heap<ImageStoreImpl>(workDir, std::move(imageDirs), vmAgent, timer);
+}
+
+}  // namespace cordon::runtimes

@@ -1,0 +1,107 @@
+#include "runtimes/skeleton.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <kj/debug.h>
+#include <linux/openat2.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "runtimes/oci/bundle.h"
+#include "runtimes/remove_tree.h"
+
+namespace cordon::runtimes {
+
+namespace {
+
+kj::AutoCloseFd openBeneath(int parent, const std::string& path) {
+  open_how how = {};
+  how.flags = O_PATH | O_CLOEXEC;
+  // Not NO_XDEV: a bind may go onto what another bind brought.
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
+  int fd;
+  KJ_SYSCALL(fd = static_cast<int>(syscall(SYS_openat2, parent, path.c_str(), &how, sizeof how)),
+             path);
+  return kj::AutoCloseFd(fd);
+}
+
+// A detached clone of the mount that `source` is on, rooted there.
+kj::AutoCloseFd cloneReadOnly(int source) {
+  int raw;
+  KJ_SYSCALL(raw = open_tree(source, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+  kj::AutoCloseFd mount(raw);
+  mount_attr attributes = {};
+  attributes.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
+  attributes.propagation = MS_PRIVATE;
+  KJ_SYSCALL(mount_setattr(mount, "", AT_EMPTY_PATH, &attributes, sizeof attributes));
+  return mount;
+}
+
+void attach(int mount, int target) {
+  KJ_SYSCALL(move_mount(mount, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH));
+}
+
+}  // namespace
+
+Skeleton::Skeleton(int work, const std::string& workPath, std::string name)
+    : work_(work), name_(std::move(name)), path_(workPath + "/" + name_) {
+  KJ_SYSCALL(mkdirat(work_, name_.c_str(), 0755), name_);
+  // Whatever the umask: mapped ids pass through it.
+  KJ_SYSCALL(fchmodat(work_, name_.c_str(), 0755, 0), name_);
+  root_ = openBeneath(work_, name_);
+}
+
+Skeleton::~Skeleton() noexcept(false) {
+  if (mounted_) {
+    // By path: a mount can't be detached by fd. The directory is root's alone.
+    KJ_SYSCALL(umount2(path_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW), path_) {
+      break;
+    }
+  }
+  root_ = nullptr;
+  for (int tries = 0; tries < 100; ++tries) {
+    auto left = removeTree(work_, name_);
+    if (left.empty() || left[0].error != EAGAIN) break;
+  }
+}
+
+void Skeleton::directory(const std::string& path, mode_t mode) {
+  KJ_SYSCALL(mkdirat(root_, path.c_str(), mode), path);
+  KJ_SYSCALL(fchmodat(root_, path.c_str(), mode, 0), path);
+}
+
+void Skeleton::file(const std::string& path, const std::string& content) {
+  int raw;
+  KJ_SYSCALL(
+      raw = openat(root_, path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644),
+      path);
+  kj::AutoCloseFd file(raw);
+  KJ_SYSCALL(fchmod(file, 0644), path);
+  kj::FdOutputStream(file.get()).write(content.data(), content.size());
+}
+
+void Skeleton::link(const std::string& path, const std::string& target) {
+  KJ_SYSCALL(symlinkat(target.c_str(), root_, path.c_str()), path);
+}
+
+void Skeleton::seal() {
+  attach(cloneReadOnly(root_), root_);
+  mounted_ = true;
+  root_ = openBeneath(work_, name_);  // the mount's root, no longer what is under it
+}
+
+void Skeleton::bind(int source, const std::string& path) {
+  KJ_REQUIRE(mounted_, "seal() comes first");
+  attach(cloneReadOnly(source), openBeneath(root_, path));
+}
+
+void addMountPoints(Skeleton& skeleton) {
+  for (const char* name : {"proc", "sys", "dev", "tmp", "work", ".cordon"}) {
+    skeleton.directory(name);
+  }
+  skeleton.file(kAgentPath + 1, "");
+}
+
+}  // namespace cordon::runtimes
