@@ -1,0 +1,194 @@
+// Output of a program to a client, beside bare gRPC streaming of the same bytes
+// in messages of the same size between two processes.
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <stdexcept>
+
+#include "frontend/bench/coprocess.h"
+#include "frontend/bench/internal.h"
+#include "frontend/bench/process_tree.h"
+#include "frontend/bench/samples.h"
+#include "ipc/agent.grpc.pb.h"
+
+namespace cordon::bench {
+
+namespace {
+
+namespace v1 = client::v1;
+using Clock = std::chrono::steady_clock;
+
+constexpr unsigned kSlices = 100;
+constexpr uint64_t kGrowthAllowedKib = 8 * 1024;
+
+// Counts bytes as they come, and the rate of every hundredth of the whole.
+class Meter {
+ public:
+  explicit Meter(uint64_t expected) : slice(std::max<uint64_t>(1, expected / kSlices)) {}
+
+  void take(size_t bytes) {
+    if (messages++ == 0) began = sliceBegan = Clock::now();
+    total += bytes;
+    inSlice += bytes;
+    if (inSlice < slice) return;
+    rates.push_back(megabytesPerSecond(inSlice, sliceBegan));
+    inSlice = 0;
+    sliceBegan = Clock::now();
+  }
+  // After the last byte.
+  double rate() const { return megabytesPerSecond(total, began); }
+  uint64_t bytes() const { return total; }
+  size_t meanMessage() const { return messages ? total / messages : 0; }
+  const std::vector<double>& sliceRates() const { return rates; }
+
+ private:
+  static double megabytesPerSecond(uint64_t bytes, Clock::time_point since) {
+    return static_cast<double>(bytes) / 1000.0 / std::max(millisecondsSince(since), 1e-6);
+  }
+
+  uint64_t slice;
+  uint64_t total = 0, inSlice = 0, messages = 0;
+  Clock::time_point began, sliceBegan;
+  std::vector<double> rates;
+};
+
+// Resident memory of the instance's processes over time.
+class Growth {
+ public:
+  explicit Growth(pid_t instance) : root(instance) {}
+
+  void sample() {
+    if (root == 0) return;
+    for (pid_t pid : treeOf(root)) {
+      uint64_t now = residentKib(pid);
+      auto [entry, isNew] = first.try_emplace(pid, now);
+      if (!isNew && now > entry->second) {
+        largest[commandName(pid)] = std::max(largest[commandName(pid)], now - entry->second);
+      }
+    }
+  }
+  // "" when no process grew by more than is allowed.
+  std::string describe() const {
+    std::string text;
+    for (const auto& [name, kib] : largest) {
+      if (kib > kGrowthAllowedKib) text += name + " grew by " + std::to_string(kib) + " KiB; ";
+    }
+    return text;
+  }
+  uint64_t most() const {
+    uint64_t result = 0;
+    for (const auto& each : largest) result = std::max(result, each.second);
+    return result;
+  }
+
+ private:
+  pid_t root;
+  std::map<pid_t, uint64_t> first;
+  std::map<std::string, uint64_t> largest;
+};
+
+Meter cordonOutput(const Context& context, Growth& growth) {
+  const uint64_t bytes = context.options.outputBytes;
+  v1::SandboxSpec sandbox = runcSandbox();
+  sandbox.mutable_limits()->set_output_bytes(static_cast<int64_t>(bytes));
+  sandbox.mutable_limits()->set_wall_ms(600'000);
+  sandbox.mutable_limits()->set_cpu_time_ms(600'000);
+
+  Meter meter(bytes);
+  client::Streams streams;
+  uint64_t sinceSample = 0;
+  streams.onOutput = [&](v1::OutputStream, uint64_t, std::string_view data) {
+    meter.take(data.size());
+    sinceSample += data.size();
+    // The first samples are taken once buffers have filled.
+    if (sinceSample >= bytes / 20) {
+      growth.sample();
+      sinceSample = 0;
+    }
+  };
+  client::Outcome outcome = context.client.run(
+      sandbox, client::command({"head", "-c", std::to_string(bytes), "/dev/zero"}), streams);
+  requireSuccess(outcome);
+  if (meter.bytes() != bytes) {
+    throw std::runtime_error("output: " + std::to_string(meter.bytes()) + " bytes came of " +
+                             std::to_string(bytes));
+  }
+  return meter;
+}
+
+// A directory for the bare server's socket, removed at the end.
+class SocketDirectory {
+ public:
+  SocketDirectory() {
+    char name[] = "/tmp/cordon-bench.XXXXXX";
+    if (mkdtemp(name) == nullptr) throw std::runtime_error("can't make a directory in /tmp");
+    path = name;
+  }
+  ~SocketDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  SocketDirectory(const SocketDirectory&) = delete;
+  SocketDirectory& operator=(const SocketDirectory&) = delete;
+  std::string socket() const { return path + "/bare.sock"; }
+
+ private:
+  std::string path;
+};
+
+Meter bareOutput(const Context& context, size_t messageBytes) {
+  const uint64_t bytes = context.options.outputBytes;
+  SocketDirectory directory;
+  Coprocess server({context.libexec + "/bench/output-server", directory.socket(),
+                    std::to_string(bytes), std::to_string(messageBytes)});
+  server.ask("ready");
+  auto channel =
+      grpc::CreateChannel("unix:" + directory.socket(), grpc::InsecureChannelCredentials());
+  auto stub = v1::Agents::NewStub(channel);
+
+  Meter meter(bytes);
+  grpc::ClientContext call;
+  auto stream = stub->Run(&call);
+  stream->WritesDone();
+  for (v1::ExecResponse response; stream->Read(&response);) {
+    meter.take(response.output().data().size());
+  }
+  grpc::Status status = stream->Finish();
+  if (!status.ok() || meter.bytes() != bytes) {
+    throw std::runtime_error("bare streaming failed: " + status.error_message());
+  }
+  return meter;
+}
+
+}  // namespace
+
+std::vector<Row> measureOutput(const Context& context) {
+  Growth growth(listenerOf(context.client.address()));
+  context.progress("output: through cordon");
+  Meter ours = cordonOutput(context, growth);
+  context.progress("output: bare gRPC");
+  Meter bare = bareOutput(context, ours.meanMessage());
+
+  // A low rate is a bad one: p99 is what 99 of 100 slices reach.
+  Row row = rowOf("output", "MB/s", ours.sliceRates());
+  row.p99 = quantile(ours.sliceRates(), 0.01);
+  row.baselineName = "bare gRPC";
+  row.baseline = bare.rate();
+  row.ratio = ours.rate() / bare.rate();
+  row.target = ">= 0.4 x bare, no growth";
+  row.met = *row.ratio >= 0.4 && growth.describe().empty();
+  row.note = std::to_string(ours.bytes() / 1'000'000) + " MB in messages of " +
+             std::to_string(ours.meanMessage()) + " bytes; the rate of the whole is " +
+             std::to_string(static_cast<uint64_t>(ours.rate())) + " MB/s; " +
+             (growth.describe().empty()
+                  ? "no process grew by more than " + std::to_string(growth.most()) + " KiB"
+                  : growth.describe());
+  Row baseline = rowOf("bare gRPC output", "MB/s", bare.sliceRates());
+  baseline.p99 = quantile(bare.sliceRates(), 0.01);
+  return {row, baseline};
+}
+
+}  // namespace cordon::bench
