@@ -249,11 +249,13 @@ interface Sandbox {
   # Makes the exec's leaf, hands it to the agent, starts CPU accounting.
   # sharedWith: other execs running, or left over from earlier ones.
   counters @3 (exec :UInt32) -> (status :Status, counters :List(Counter));
-  endExec @4 (exec :UInt32, claim :Data) -> (status :Status, after :List(Counter), sharedWith :UInt32, endedBy :ExecEnd, initExited :Bool, initSignal :UInt32, initCode :UInt32, hostMemoryKilled :Bool);
+  endExec @4 (exec :UInt32, claim :Data, streamLost :Bool) -> (status :Status, after :List(Counter), sharedWith :UInt32, endedBy :ExecEnd, initExited :Bool, initSignal :UInt32, initCode :UInt32, hostMemoryKilled :Bool);
   # Reads the counters and gives the leaf up; processes left in it stay until
   # the sandbox is destroyed. initExited: the sandbox's init is dead (from
   # waitid), with the signal or code it died of.
   # sharedWith here: others that ran at any time since begin.
+  # streamLost: the exec's stream ended unasked; waits up to a second for the
+  # init's exit status, which comes after the end of the stream.
   killExec @5 (exec :UInt32) -> (status :Status);
   # Kills all processes of the exec through its cgroup.
   destroy @6 () -> (status :Status, receipt :Receipt);

@@ -1,0 +1,103 @@
+#include "broker/main/agent_port.h"
+
+#include "broker/main/info.h"
+#include "broker/main/sandbox_port.h"
+
+namespace cordon::broker {
+
+namespace {
+class AgentPort final : public rpc::AgentPort::Server {
+ public:
+  AgentPort(Services& services, Registry& registry, Creation& creation, Destruction& destruction,
+            kj::Own<PeerScope> peer)
+      : services_(services),
+        registry_(registry),
+        creation_(creation),
+        destruction_(destruction),
+        peer_(kj::mv(peer)) {}
+
+ protected:
+  kj::Promise<void> acquire(AcquireContext context) override {
+    return guarded(services_.clock, "acquire", context, [&]() -> kj::Promise<void> {
+      auto params = context.getParams();
+      return creation_.create(params.getOwner().getUid(), params.getSpec(), kj::addRef(*peer_))
+          .then([this, context](kj::OneOf<Created, Failure>&& answer) mutable {
+            auto turn = services_.clock.turn("acquire: answer");
+            auto results = context.getResults();
+            if (answer.is<Failure>()) return write(results.initStatus(), answer.get<Failure>());
+            auto& created = answer.get<Created>();
+            results.setName(created.sandbox->name());
+            results.setToken(created.token);
+            write(results.initInfo(), *created.sandbox, services_.timer.now(), false);
+            results.setSandbox(port(kj::mv(created.sandbox)));
+            writeOk(results.initStatus());
+          });
+    });
+  }
+
+  kj::Promise<void> attach(AttachContext context) override {
+    return guarded(services_.clock, "attach", context, [&]() -> kj::Promise<void> {
+      auto params = context.getParams();
+      auto results = context.getResults();
+      KJ_IF_MAYBE (sandbox, registry_.attach(params.getOwner().getUid(), params.getName(),
+                                             params.getToken())) {
+        results.setSandbox(port(kj::addRef(*sandbox)));
+        writeOk(results.initStatus());
+      } else {
+        write(results.initStatus(),
+              failure(rpc::Reason::NO_SUCH_SANDBOX, "no such sandbox of yours"));
+      }
+      return kj::READY_NOW;
+    });
+  }
+
+  kj::Promise<void> list(ListContext context) override {
+    auto turn = services_.clock.turn("list");
+    return kj::evalNow([&]() {
+             auto own = registry_.of(context.getParams().getOwner().getUid());
+             auto out = context.getResults().initSandboxes(static_cast<uint>(own.size()));
+             for (uint i = 0; i < own.size(); ++i) {
+               write(out[i], *own[i], services_.timer.now(), false);
+             }
+             return kj::Promise<void>(kj::READY_NOW);
+           })
+        .catch_([](kj::Exception&& e) { refuseQuietly("list", e); });
+  }
+
+  kj::Promise<void> runtimes(RuntimesContext context) override {
+    auto turn = services_.clock.turn("runtimes");
+    return services_.runtimes.probeAll()
+        .then([this, context](kj::Array<runtimes::Probe>&& probes) mutable {
+          auto& all = services_.runtimes.all();
+          auto out = context.getResults().initRuntimes(static_cast<uint>(all.size()));
+          for (uint i = 0; i < all.size(); ++i) write(out[i], *all[i], probes[i]);
+        })
+        .catch_([](kj::Exception&& e) { refuseQuietly("runtimes", e); });
+  }
+
+ private:
+  // These two have no status: the peer learns that it failed and nothing else.
+  [[noreturn]] static void refuseQuietly(const char* operation, const kj::Exception& e) {
+    fault(operation, e);
+    kj::throwFatalException(kj::Exception(kj::Exception::Type::FAILED, "", 0,
+                                          kj::str("the broker failed; its log says why")));
+  }
+
+  rpc::Sandbox::Client port(kj::Own<Sandbox> sandbox) {
+    return makeSandboxPort(services_, destruction_, kj::mv(sandbox), kj::addRef(*peer_));
+  }
+
+  Services& services_;
+  Registry& registry_;
+  Creation& creation_;
+  Destruction& destruction_;
+  kj::Own<PeerScope> peer_;
+};
+}  // namespace
+
+rpc::AgentPort::Client makeAgentPort(Services& services, Registry& registry, Creation& creation,
+                                     Destruction& destruction, kj::Own<PeerScope> peer) {
+  return kj::heap<AgentPort>(services, registry, creation, destruction, kj::mv(peer));
+}
+
+}  // namespace cordon::broker

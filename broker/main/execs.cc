@@ -1,0 +1,256 @@
+#include "broker/main/execs.h"
+
+#include <kj/debug.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace cordon::broker {
+
+namespace {
+constexpr kj::Duration kShortestWatch = 5 * kj::MILLISECONDS;
+constexpr kj::Duration kKillAnswer = 1 * kj::SECONDS;
+
+Failure noSuchExec() {
+  return failure(rpc::Reason::NO_SUCH_EXEC, "no exec of that number runs");
+}
+
+uint64_t cpusAtOnce(uint32_t cpuMillis) {
+  long online = sysconf(_SC_NPROCESSORS_ONLN);
+  uint64_t host = online > 0 ? static_cast<uint64_t>(online) : 1;
+  uint64_t rate = (static_cast<uint64_t>(cpuMillis) + 999) / 1000;
+  return std::max<uint64_t>(1, rate == 0 ? host : std::min(host, rate));
+}
+
+kj::Maybe<uint64_t> valueOf(const Counters& counters, rpc::CounterKind kind, rpc::Scope scope) {
+  for (auto& counter : counters) {
+    if (counter.kind == kind && counter.scope == scope) return counter.value;
+  }
+  return nullptr;
+}
+
+// Did the host run out of memory rather than the sandbox? Only when a process
+// of the exec was killed for memory although the sandbox as a whole stayed well
+// below its limit.
+bool hostMemoryKilled(const Counters& after, uint64_t oomKillsBefore, uint64_t memoryLimit) {
+  auto kills = valueOf(after, rpc::CounterKind::OOM_KILLS, rpc::Scope::EXEC);
+  auto peak = valueOf(after, rpc::CounterKind::MEMORY_PEAK_BYTES, rpc::Scope::SANDBOX);
+  if (memoryLimit == 0 || kills.orDefault(0) <= oomKillsBefore) return false;
+  // Charges are made in batches per CPU, so a peak at the limit reads a little less.
+  uint64_t slack = std::max<uint64_t>(memoryLimit / 16, 4 << 20);
+  return peak.orDefault(memoryLimit) + slack < memoryLimit;
+}
+}  // namespace
+
+Execs::Execs(kj::Timer& timer, TurnClock& clock, std::string sandbox, SandboxCgroups* cgroups,
+             ControlChannel& control, const ResolvedLimits& limits)
+    : timer_(timer),
+      clock_(clock),
+      sandbox_(std::move(sandbox)),
+      cgroups_(cgroups),
+      control_(control),
+      limits_(limits),
+      cpus_(cpusAtOnce(limits.cpuMillis)),
+      idleSince_(timer.now()),
+      tasks_(kj::heap<kj::TaskSet>(static_cast<kj::TaskSet::ErrorHandler&>(*this))) {}
+
+Execs::Exec* Execs::find(uint32_t number) {
+  auto it = live_.find(number);
+  return it == live_.end() ? nullptr : it->second.get();
+}
+
+Counters Execs::read(Exec& exec) {
+  Counters result;
+  KJ_IF_MAYBE (leaf, exec.leaf) {
+    result = (*leaf)->cgroup->read();
+    auto whole = cgroups_->read();
+    result.insert(result.end(), std::make_move_iterator(whole.begin()),
+                  std::make_move_iterator(whole.end()));
+  }
+  return result;
+}
+
+// Gives up the leaves that have emptied; how many still hold a process.
+uint32_t Execs::sweepLeftOvers() {
+  uint32_t populated = 0;
+  std::vector<kj::Own<Leaf>> kept;
+  for (auto& leaf : leftOver_) {
+    bool full = leaf->cgroup->populated();
+    if (full) ++populated;
+    if (full || !leaf->remove()) kept.push_back(kj::mv(leaf));
+  }
+  leftOver_ = kj::mv(kept);
+  return populated;
+}
+
+kj::OneOf<Execs::Begun, Failure> Execs::begin(uint64_t cpuTimeMs, PeerScope& peer) {
+  uint32_t leftOver = sweepLeftOvers();
+  if (live_.size() >= kMaxLive) {
+    auto refused = failure(rpc::Reason::TOO_MANY_EXECS, "too many execs run in this sandbox");
+    refused.limit = kMaxLive;
+    return refused;
+  }
+  if (leftOver_.size() >= kMaxLeftOver) {
+    auto refused =
+        failure(rpc::Reason::TOO_MANY_EXECS, "earlier execs left too many processes running");
+    refused.limit = kMaxLeftOver;
+    return refused;
+  }
+  if (cpuTimeMs > limits_.cpuTimeMs) {
+    auto refused = failure(rpc::Reason::EXEC_LIMIT_TOO_WIDE, "wider than the sandbox's limit");
+    refused.subject = "cpuTimeMs";
+    refused.limit = limits_.cpuTimeMs;
+    return refused;
+  }
+
+  auto exec = kj::heap<Exec>();
+  exec->number = ++last_;
+  exec->peer = kj::addRef(peer);
+  exec->cpuTimeUs = (cpuTimeMs != 0 ? cpuTimeMs : limits_.cpuTimeMs) * 1000;
+  exec->others = static_cast<uint32_t>(live_.size()) + leftOver;
+  std::vector<int> fds;
+  if (cgroups_ != nullptr) {
+    auto leaf = cgroups_->createExec(exec->number);
+    fds = leaf->agentFds();
+    exec->leaf = kj::refcounted<Leaf>(kj::mv(leaf));
+  }
+  Begun begun{exec->number, read(*exec), exec->others};
+  exec->oomKillsBefore =
+      valueOf(begun.before, rpc::CounterKind::OOM_KILLS, rpc::Scope::EXEC).orDefault(0);
+
+  if (control_.sendExec(exec->number, fds) != ipc::SendResult::kSent) {
+    KJ_IF_MAYBE (leaf, exec->leaf) {
+      if (!(*leaf)->remove()) leftOver_.push_back(kj::mv(*leaf));
+    }
+    return failure(rpc::Reason::AGENT_UNRESPONSIVE, "the sandbox's agent takes no new exec");
+  }
+
+  for (auto& [number, other] : live_) ++other->others;
+  Exec& begunExec = *exec;
+  live_[begun.number] = kj::mv(exec);
+  KJ_IF_MAYBE (leaf, begunExec.leaf) {
+    begunExec.cpuWatch = watchCpu(begunExec, **leaf).eagerlyEvaluate([this](kj::Exception&& e) {
+      taskFailed(kj::mv(e));
+    });
+  }
+  if (live_.size() == 1) idleChange_();
+  return begun;
+}
+
+// Asks again when the limit could be reached at the earliest, so that an exec
+// that doesn't use the CPU isn't asked for.
+kj::Promise<void> Execs::watchCpu(Exec& exec, Leaf& leaf) {
+  auto turn = clock_.turn("exec: watch CPU time");
+  uint64_t used = leaf.cgroup->cpuUsageUs();
+  if (used >= exec.cpuTimeUs) {
+    spdlog::info("{}: exec {} used {} ms of CPU: killed", sandbox_, exec.number, used / 1000);
+    startKill(exec, rpc::ExecEnd::CPU_TIME);
+    return kj::READY_NOW;
+  }
+  auto earliest = static_cast<int64_t>((exec.cpuTimeUs - used) / cpus_) * kj::MICROSECONDS;
+  return timer_.afterDelay(kj::max(kShortestWatch, earliest)).then([this, &exec, &leaf]() {
+    return watchCpu(exec, leaf);
+  });
+}
+
+kj::ForkedPromise<void>& Execs::startKill(Exec& exec, rpc::ExecEnd endedBy) {
+  if (exec.endedBy == rpc::ExecEnd::RUNNING) exec.endedBy = endedBy;
+  KJ_IF_MAYBE (killing, exec.killing) {
+    return *killing;
+  }
+  auto& leaf = *KJ_ASSERT_NONNULL(exec.leaf);
+  auto& killing =
+      exec.killing.emplace(killUntilEmpty(exec.number, leaf, 0).attach(kj::addRef(leaf)).fork());
+  // A fork without a branch does nothing.
+  tasks_->add(killing.addBranch());
+  return killing;
+}
+
+kj::Promise<void> Execs::killUntilEmpty(uint32_t number, Leaf& leaf, uint32_t pass) {
+  auto turn = clock_.turn("exec: kill");
+  if (leaf.removed || leaf.cgroup->killPass()) return kj::READY_NOW;
+  if (pass == 500) spdlog::warn("{}: exec {} does not die", sandbox_, number);
+  // A process in an uninterruptible call dies when that ends.
+  auto pause = (pass < 500 ? 1 : 50) * kj::MILLISECONDS;
+  return timer_.afterDelay(pause).then(
+      [this, number, &leaf, pass]() { return killUntilEmpty(number, leaf, pass + 1); });
+}
+
+kj::OneOf<Counters, Failure> Execs::counters(uint32_t number) {
+  Exec* exec = find(number);
+  if (exec == nullptr) return noSuchExec();
+  return read(*exec);
+}
+
+kj::OneOf<Execs::Ended, Failure> Execs::end(uint32_t number) {
+  Exec* exec = find(number);
+  if (exec == nullptr) return noSuchExec();
+  Ended ended;
+  ended.after = read(*exec);
+  ended.sharedWith = exec->others;
+  ended.endedBy = exec->endedBy;
+  ended.hostMemoryKilled = hostMemoryKilled(ended.after, exec->oomKillsBefore, limits_.memoryBytes);
+
+  exec->cpuWatch = nullptr;
+  exec->killing = nullptr;
+  sweepLeftOvers();
+  KJ_IF_MAYBE (leaf, exec->leaf) {
+    if (!(*leaf)->remove()) leftOver_.push_back(kj::mv(*leaf));
+  }
+  // The agent has said `exited`, or is gone: it needs the leaf's fds no more.
+  control_.sendForget(number);
+  live_.erase(number);
+  idleSince_ = timer_.now();
+  if (live_.empty()) idleChange_();
+  return ended;
+}
+
+kj::Promise<kj::Maybe<Failure>> Execs::kill(uint32_t number) {
+  Exec* exec = find(number);
+  if (exec == nullptr) return kj::Maybe<Failure>(noSuchExec());
+  if (exec->leaf == nullptr) {
+    return kj::Maybe<Failure>(
+        failure(rpc::Reason::NONE, "this runtime has no cgroups: the agent kills its execs"));
+  }
+  auto killed = startKill(*exec, rpc::ExecEnd::KILLED).addBranch().then([]() {
+    return kj::Maybe<Failure>();
+  });
+  return killed.exclusiveJoin(timer_.afterDelay(kKillAnswer).then([]() {
+    return kj::Maybe<Failure>(
+        failure(rpc::Reason::AGENT_UNRESPONSIVE, "killed, but not all processes are gone yet"));
+  }));
+}
+
+void Execs::dropPeer(const PeerScope& peer) {
+  std::vector<uint32_t> orphans;
+  for (auto& [number, exec] : live_) {
+    if (exec->peer.get() == &peer) orphans.push_back(number);
+  }
+  for (uint32_t number : orphans) {
+    spdlog::info("{}: exec {} is ended, its frontend disconnected", sandbox_, number);
+    auto& exec = *live_[number];
+    // The agent sees the end of the stream and kills, too; where there are no
+    // cgroups that is all there is.
+    kj::Promise<void> killed = exec.leaf == nullptr
+                                   ? kj::Promise<void>(kj::READY_NOW)
+                                   : startKill(exec, rpc::ExecEnd::KILLED).addBranch();
+    tasks_->add(killed.then([this, number]() {
+      auto turn = clock_.turn("exec: end of an orphan");
+      end(number);
+    }));
+  }
+}
+
+void Execs::stop() {
+  tasks_ = kj::heap<kj::TaskSet>(static_cast<kj::TaskSet::ErrorHandler&>(*this));
+  idleChange_ = []() {};
+  live_.clear();
+  leftOver_.clear();
+}
+
+void Execs::taskFailed(kj::Exception&& exception) {
+  fault("exec", exception);
+}
+
+}  // namespace cordon::broker

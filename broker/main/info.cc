@@ -1,0 +1,86 @@
+#include "broker/main/info.h"
+
+#include <string.h>
+
+namespace cordon::broker {
+
+namespace {
+void writeItems(capnp::List<rpc::ReceiptItem>::Builder list, const std::vector<LeftOver>& items) {
+  for (uint i = 0; i < items.size(); ++i) {
+    list[i].setKind(items[i].kind);
+    list[i].setName(items[i].name);
+    list[i].setErrno(items[i].error);
+  }
+}
+}  // namespace
+
+void write(capnp::List<rpc::Counter>::Builder list, const Counters& counters) {
+  for (uint i = 0; i < counters.size(); ++i) {
+    list[i].setKind(counters[i].kind);
+    list[i].setScope(counters[i].scope);
+    list[i].setValue(counters[i].value);
+    list[i].setFile(counters[i].file);
+  }
+}
+
+void write(rpc::Limits::Builder out, const ResolvedLimits& limits) {
+  out.setMemoryBytes(limits.memoryBytes);
+  out.setPids(limits.pids);
+  out.setCpuMillis(limits.cpuMillis);
+  out.setCpuTimeMs(limits.cpuTimeMs);
+  out.setWallMs(limits.wallMs);
+  out.setFileSizeBytes(limits.fileSizeBytes);
+  out.setFiles(limits.files);
+  out.setDiskBytes(limits.diskBytes);
+  out.setTmpBytes(limits.tmpBytes);
+  out.setShmBytes(limits.shmBytes);
+  out.setOutputBytes(limits.outputBytes);
+}
+
+void write(rpc::Receipt::Builder out, const Receipt& receipt) {
+  out.setComplete(receipt.complete);
+  writeItems(out.initRemoved(static_cast<uint>(receipt.removed.size())), receipt.removed);
+  writeItems(out.initLeft(static_cast<uint>(receipt.left.size())), receipt.left);
+}
+
+void write(rpc::RuntimeInfo::Builder out, const runtimes::Runtime& runtime,
+           const runtimes::Probe& probe) {
+  out.setName(runtime.name());
+  out.setAvailable(probe.available);
+  out.setReason(probe.reason);
+  out.setFix(probe.fix);
+  out.setVersion(probe.version);
+  auto notes = out.initNotes(static_cast<uint>(probe.notes.size()));
+  for (uint i = 0; i < probe.notes.size(); ++i) notes.set(i, probe.notes[i]);
+  out.setIsDefault(strcmp(runtime.name(), kDefaultRuntime) == 0);
+  out.setIsSandbox(runtime.isSandbox());
+}
+
+void write(rpc::SandboxInfo::Builder out, Sandbox& sandbox, kj::TimePoint now, bool withCounters) {
+  auto& entry = sandbox.entry;
+  out.setName(entry.name);
+  out.setRuntime(entry.runtime);
+  out.setImage(entry.image);
+  out.initOwner().setUid(entry.owner);
+  out.setState(entry.state);
+  out.setCreatedUnixMs(entry.createdUnixMs);
+  write(out.initLimits(), sandbox.spec.limits);
+  KJ_IF_MAYBE (execs, sandbox.execs) {
+    out.setExecsRunning((*execs)->running());
+    out.setExecsTotal((*execs)->total());
+  }
+  if (withCounters) {
+    KJ_IF_MAYBE (cgroups, sandbox.cgroups) {
+      auto counters = (*cgroups)->read();
+      write(out.initCounters(static_cast<uint>(counters.size())), counters);
+    }
+  }
+  out.setIdRangeStart(entry.ids.first);
+  auto end = sandbox.created + sandbox.spec.ttl;
+  auto left = end > now ? end - now : 0 * kj::SECONDS;
+  out.setTtlLeftMs(static_cast<uint64_t>(left / kj::MILLISECONDS));
+  out.setIdleMs(static_cast<uint64_t>(sandbox.spec.idle / kj::MILLISECONDS));
+  if (sandbox.runtime != nullptr) out.setIsolation(sandbox.runtime->isolation());
+}
+
+}  // namespace cordon::broker

@@ -1,0 +1,178 @@
+#include "broker/main/options.h"
+
+#include <getopt.h>
+#include <kj/debug.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <string_view>
+
+namespace cordon::broker {
+
+namespace {
+constexpr uint32_t kServiceUidOffset = 1;  // in range 0: the agents frontend
+
+template <typename T>
+T number(std::string_view text, const char* option, T least, T most) {
+  T value{};
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  bool whole = error == std::errc() && end == text.data() + text.size();
+  KJ_REQUIRE(whole && value >= least && value <= most, "not a number in range", option,
+             std::string(text).c_str(), least, most);
+  return value;
+}
+
+std::string absolute(const char* path, const char* option) {
+  char* real = realpath(path, nullptr);
+  if (real == nullptr) KJ_FAIL_SYSCALL("realpath", errno, option, path);
+  std::string result(real);
+  free(real);
+  return result;
+}
+
+// Not resolved: a runtime that is missing is the probe's matter, not a reason
+// not to start.
+std::string absoluteAsGiven(const char* path, const char* option) {
+  KJ_REQUIRE(path[0] == '/', "must be an absolute path", option, path);
+  return path;
+}
+
+std::string besideThisProgram(const char* name) {
+  char self[4096];
+  ssize_t length;
+  KJ_SYSCALL(length = readlink("/proc/self/exe", self, sizeof(self) - 1));
+  std::string path(self, static_cast<size_t>(length));
+  return path.substr(0, path.rfind('/') + 1) + name;
+}
+
+void parseSpan(std::string_view text, Options& options) {
+  auto colon = text.find(':');
+  KJ_REQUIRE(colon != std::string_view::npos, "--id-span is FIRST:COUNT");
+  options.idFirst = number<uint32_t>(text.substr(0, colon), "--id-span", 65536, 0xfffe0000);
+  auto count = number<uint32_t>(text.substr(colon + 1), "--id-span", 2 * 65536, 0xfffe0000);
+  KJ_REQUIRE(options.idFirst % 65536 == 0 && count % 65536 == 0,
+             "--id-span must be whole ranges of 65536 ids");
+  KJ_REQUIRE(count <= 0xffff0000 - options.idFirst, "--id-span goes past the last id");
+  options.idRanges = count / 65536;
+}
+
+enum Option : int {
+  kState = 256,
+  kAgentsUid,
+  kImages,
+  kAllowHost,
+  kRunc,
+  kVmAgent,
+  kIdSpan,
+  kIdRegistry,
+  kCgroupBase,
+  kMaxSandboxes,
+  kMaxPerOwner,
+  kHelp
+};
+const option kOptions[] = {{"state", required_argument, nullptr, kState},
+                           {"agents-uid", required_argument, nullptr, kAgentsUid},
+                           {"images", required_argument, nullptr, kImages},
+                           {"allow-host-runtime", no_argument, nullptr, kAllowHost},
+                           {"runc", required_argument, nullptr, kRunc},
+                           {"vm-agent", required_argument, nullptr, kVmAgent},
+                           {"id-span", required_argument, nullptr, kIdSpan},
+                           {"id-registry", required_argument, nullptr, kIdRegistry},
+                           {"cgroup-base", required_argument, nullptr, kCgroupBase},
+                           {"max-sandboxes", required_argument, nullptr, kMaxSandboxes},
+                           {"max-per-owner", required_argument, nullptr, kMaxPerOwner},
+                           {"help", no_argument, nullptr, kHelp},
+                           {nullptr, 0, nullptr, 0}};
+
+void apply(int option, const char* value, Options& options) {
+  switch (option) {
+    case kState:
+      options.state = absoluteAsGiven(value, "--state");
+      return;
+    case kAgentsUid:
+      options.agentsUid = number<uid_t>(value, "--agents-uid", 0, 0xfffffffe);
+      return;
+    case kImages:
+      options.imageDirs.push_back(absolute(value, "--images"));
+      return;
+    case kAllowHost:
+      options.allowHostRuntime = true;
+      return;
+    case kRunc:
+      options.runc = absoluteAsGiven(value, "--runc");
+      return;
+    case kVmAgent:
+      options.vmAgent = absolute(value, "--vm-agent");
+      return;
+    case kIdSpan:
+      return parseSpan(value, options);
+    case kIdRegistry:
+      options.idRegistry = absoluteAsGiven(value, "--id-registry");
+      return;
+    case kCgroupBase:
+      options.cgroupBase = absoluteAsGiven(value, "--cgroup-base");
+      KJ_REQUIRE(
+          options.cgroupBase.size() > 1 && options.cgroupBase.find("..") == std::string::npos,
+          "--cgroup-base must be a subtree of its own", value);
+      return;
+    case kMaxSandboxes:
+      options.maxSandboxes = number<uint32_t>(value, "--max-sandboxes", 1, 65536);
+      return;
+    case kMaxPerOwner:
+      options.maxSandboxesPerOwner = number<uint32_t>(value, "--max-per-owner", 1, 65536);
+      return;
+    case kHelp:
+      options.help = true;
+      return;
+    default:
+      KJ_FAIL_REQUIRE("unknown option or missing value; see --help");
+  }
+}
+}  // namespace
+
+const char* usage() {
+  return R"(cordon-broker: creates and destroys sandboxes for cordon's frontends.
+
+It is started by `cordon up` or by systemd with its listening socket (LISTEN_FDS,
+name "broker"), e.g.
+  systemd-socket-activate -l /run/cordon/broker.sock --fdname=broker \
+    cordon-broker --state /run/cordon/broker
+
+  --state DIR             records and locks live below it (required, absolute)
+  --agents-uid UID        the uid of cordon-agents (default: 1 above the first id
+                          of the span as root, else one's own)
+  --images DIR            directories below DIR may be images; repeatable
+  --allow-host-runtime    offer `host`, which is no sandbox
+  --runc PATH             the runc to use
+  --vm-agent PATH         default: beside this program
+  --id-span FIRST:COUNT   ids for sandboxes (default 1879048192:67108864)
+  --id-registry DIR       claims on id ranges, shared by the host's instances
+  --cgroup-base PATH      cordon's subtree in every hierarchy (default /cordon)
+  --max-sandboxes N       at once (default 256)
+  --max-per-owner N       at once for one client uid (default 128)
+)";
+}
+
+Options parseOptions(int argc, char** argv) {
+  Options options;
+  bool root = geteuid() == 0;
+  options.agentsUid = static_cast<uid_t>(-1);
+  optind = 1;
+  opterr = 0;
+  for (;;) {
+    int option = getopt_long(argc, argv, "", kOptions, nullptr);
+    if (option < 0) break;
+    apply(option, optarg, options);
+  }
+  if (options.help) return options;
+  KJ_REQUIRE(optind == argc, "unexpected argument; see --help", argv[optind]);
+  KJ_REQUIRE(!options.state.empty(), "--state is required");
+  if (options.vmAgent.empty()) options.vmAgent = besideThisProgram("vm-agent");
+  if (options.agentsUid == static_cast<uid_t>(-1)) {
+    options.agentsUid = root ? options.idFirst + kServiceUidOffset : geteuid();
+  }
+  return options;
+}
+
+}  // namespace cordon::broker

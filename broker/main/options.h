@@ -1,0 +1,33 @@
+// The command line of cordon-broker.
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cordon::broker {
+
+struct Options {
+  std::string state;    // absolute; exists afterwards, ours, 0700
+  uid_t agentsUid = 0;  // whose connections get the AgentPort
+  std::vector<std::string> imageDirs;
+  bool allowHostRuntime = false;
+  std::string runc;               // "" = looked for
+  std::string vmAgent;            // absolute
+  uint32_t idFirst = 1879048192;  // 0x70000000
+  uint32_t idRanges = 1024;       // of 65536 ids each, the first for services
+  std::string idRegistry = "/run/cordon/ids";
+  std::string cgroupBase = "/cordon";
+  uint32_t maxSandboxes = 256;
+  uint32_t maxSandboxesPerOwner = 128;
+  bool help = false;
+};
+
+const char* usage();
+
+// Throws (kj) with a sentence for the user when something is wrong. Fills in
+// the defaults that depend on who runs it and on where the program lies.
+Options parseOptions(int argc, char** argv);
+
+}  // namespace cordon::broker

@@ -1,0 +1,221 @@
+#include "broker/main/sandbox_port.h"
+
+#include <kj/debug.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+
+#include "broker/main/info.h"
+
+namespace cordon::broker {
+
+namespace {
+// Streams of one sandbox that frontends hold.
+constexpr uint32_t kMaxStreams = 64;
+constexpr auto kInitStatusComes = 1 * kj::SECONDS;
+
+Failure sandboxGone() {
+  return failure(rpc::Reason::SANDBOX_GONE, "the sandbox has ended or is being destroyed");
+}
+
+// Owns the frontend's end until it has been passed on.
+class StreamPort final : public rpc::Stream::Server {
+ public:
+  StreamPort(kj::AutoCloseFd fd, kj::Own<Sandbox> sandbox)
+      : fd_(kj::mv(fd)), sandbox_(kj::mv(sandbox)) {
+    ++sandbox_->streams;
+  }
+  ~StreamPort() noexcept(false) { --sandbox_->streams; }
+  kj::Maybe<int> getFd() override { return fd_.get(); }
+
+ private:
+  kj::AutoCloseFd fd_;
+  kj::Own<Sandbox> sandbox_;
+};
+
+class SandboxPort final : public rpc::Sandbox::Server {
+ public:
+  SandboxPort(Services& services, Destruction& destruction, kj::Own<Sandbox> sandbox,
+              kj::Own<PeerScope> peer)
+      : services_(services),
+        destruction_(destruction),
+        sandbox_(kj::mv(sandbox)),
+        peer_(kj::mv(peer)) {}
+
+ protected:
+  kj::Promise<void> inspect(InspectContext context) override {
+    return guarded(services_.clock, "inspect", context, [&]() -> kj::Promise<void> {
+      auto results = context.getResults();
+      if (sandbox_->gone) {
+        write(results.initStatus(), sandboxGone());
+      } else {
+        write(results.initInfo(), *sandbox_, services_.timer.now(), true);
+        writeOk(results.initStatus());
+      }
+      return kj::READY_NOW;
+    });
+  }
+
+  kj::Promise<void> connect(ConnectContext context) override {
+    return guarded(services_.clock, "connect", context, [&]() -> kj::Promise<void> {
+      auto results = context.getResults();
+      auto made = newStream();
+      if (made.is<Failure>()) {
+        write(results.initStatus(), made.get<Failure>());
+      } else {
+        results.setStream(
+            kj::heap<StreamPort>(kj::mv(made.get<kj::AutoCloseFd>()), kj::addRef(*sandbox_)));
+        writeOk(results.initStatus());
+      }
+      return kj::READY_NOW;
+    });
+  }
+
+  kj::Promise<void> beginExec(BeginExecContext context) override {
+    return guarded(services_.clock, "beginExec", context, [&]() -> kj::Promise<void> {
+      auto results = context.getResults();
+      if (!usable()) {
+        write(results.initStatus(), sandboxGone());
+        return kj::READY_NOW;
+      }
+      if (!peer_->connected) {
+        write(results.initStatus(), failure(rpc::Reason::NONE, "the frontend disconnected"));
+        return kj::READY_NOW;
+      }
+      auto begun = execs().begin(context.getParams().getLimits().getCpuTimeMs(), *peer_);
+      if (begun.is<Failure>()) {
+        write(results.initStatus(), begun.get<Failure>());
+        return kj::READY_NOW;
+      }
+      auto& exec = begun.get<Execs::Begun>();
+      results.setExec(exec.number);
+      results.setSharedWith(exec.sharedWith);
+      write(results.initBefore(static_cast<uint>(exec.before.size())), exec.before);
+      writeOk(results.initStatus());
+      return kj::READY_NOW;
+    });
+  }
+
+  kj::Promise<void> counters(CountersContext context) override {
+    return guarded(services_.clock, "counters", context, [&]() -> kj::Promise<void> {
+      auto results = context.getResults();
+      if (!present()) {
+        write(results.initStatus(), sandboxGone());
+        return kj::READY_NOW;
+      }
+      auto read = execs().counters(context.getParams().getExec());
+      if (read.is<Failure>()) {
+        write(results.initStatus(), read.get<Failure>());
+      } else {
+        auto& values = read.get<Counters>();
+        write(results.initCounters(static_cast<uint>(values.size())), values);
+        writeOk(results.initStatus());
+      }
+      return kj::READY_NOW;
+    });
+  }
+
+  kj::Promise<void> endExec(EndExecContext context) override {
+    return guarded(services_.clock, "endExec", context, [&]() -> kj::Promise<void> {
+      if (!context.getParams().getStreamLost() || !present() || sandbox_->initStatus() != nullptr) {
+        finishExec(context);
+        return kj::READY_NOW;
+      }
+      // The stream ends a moment before the kernel tells of its init.
+      auto& init = *KJ_ASSERT_NONNULL(sandbox_->init);
+      return init.onExit()
+          .ignoreResult()
+          .exclusiveJoin(services_.timer.afterDelay(kInitStatusComes))
+          .then([this, context]() mutable {
+            auto turn = services_.clock.turn("endExec");
+            finishExec(context);
+          });
+    });
+  }
+
+  kj::Promise<void> killExec(KillExecContext context) override {
+    return guarded(services_.clock, "killExec", context, [&]() -> kj::Promise<void> {
+      if (!present()) {
+        write(context.getResults().initStatus(), sandboxGone());
+        return kj::READY_NOW;
+      }
+      return execs()
+          .kill(context.getParams().getExec())
+          .then([context](kj::Maybe<Failure>&& failed) mutable {
+            auto status = context.getResults().initStatus();
+            KJ_IF_MAYBE (why, failed) {
+              write(status, *why);
+            } else {
+              writeOk(status);
+            }
+          });
+    });
+  }
+
+  kj::Promise<void> destroy(DestroyContext context) override {
+    return guarded(services_.clock, "destroy", context, [&]() -> kj::Promise<void> {
+      return destruction_.destroy(*sandbox_, "asked to").then([context](Receipt&& receipt) mutable {
+        auto results = context.getResults();
+        write(results.initReceipt(), receipt);
+        writeOk(results.initStatus());
+      });
+    });
+  }
+
+ private:
+  // Its parts are there, although its init may be dead.
+  bool present() const {
+    return !sandbox_->gone && sandbox_->entry.state != rpc::SandboxState::DESTROYING;
+  }
+  bool usable() const { return present() && sandbox_->initStatus() == nullptr; }
+  Execs& execs() { return *KJ_ASSERT_NONNULL(sandbox_->execs); }
+
+  kj::OneOf<kj::AutoCloseFd, Failure> newStream() {
+    if (!usable()) return sandboxGone();
+    if (sandbox_->readyStream.get() >= 0) return kj::mv(sandbox_->readyStream);
+    if (sandbox_->streams >= kMaxStreams) {
+      auto refused = failure(rpc::Reason::TOO_MANY_EXECS, "too many streams to this sandbox");
+      refused.limit = kMaxStreams;
+      return refused;
+    }
+    auto pair = ipc::socketPair(SOCK_STREAM | SOCK_NONBLOCK);
+    auto& control = *KJ_ASSERT_NONNULL(sandbox_->control);
+    if (control.sendStream(pair.b.get()) != ipc::SendResult::kSent) {
+      return failure(rpc::Reason::AGENT_UNRESPONSIVE, "the sandbox's agent takes no new stream");
+    }
+    return kj::mv(pair.a);
+  }
+
+  void finishExec(EndExecContext& context) {
+    auto results = context.getResults();
+    if (!present()) return write(results.initStatus(), sandboxGone());
+    auto ended = execs().end(context.getParams().getExec());
+    if (ended.is<Failure>()) return write(results.initStatus(), ended.get<Failure>());
+    auto& exec = ended.get<Execs::Ended>();
+    write(results.initAfter(static_cast<uint>(exec.after.size())), exec.after);
+    results.setSharedWith(exec.sharedWith);
+    results.setEndedBy(exec.endedBy);
+    results.setHostMemoryKilled(exec.hostMemoryKilled);
+    KJ_IF_MAYBE (status, sandbox_->initStatus()) {
+      results.setInitExited(true);
+      if (status->signaled) {
+        results.setInitSignal(static_cast<uint32_t>(status->code));
+      } else {
+        results.setInitCode(static_cast<uint32_t>(status->code));
+      }
+    }
+    writeOk(results.initStatus());
+  }
+
+  Services& services_;
+  Destruction& destruction_;
+  kj::Own<Sandbox> sandbox_;
+  kj::Own<PeerScope> peer_;
+};
+}  // namespace
+
+rpc::Sandbox::Client makeSandboxPort(Services& services, Destruction& destruction,
+                                     kj::Own<Sandbox> sandbox, kj::Own<PeerScope> peer) {
+  return kj::heap<SandboxPort>(services, destruction, kj::mv(sandbox), kj::mv(peer));
+}
+
+}  // namespace cordon::broker

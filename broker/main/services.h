@@ -1,0 +1,37 @@
+// What the parts of the broker share. Made once in main, which owns all of it.
+#pragma once
+#include <kj/async-unix.h>
+#include <kj/timer.h>
+
+#include <string>
+
+#include "broker/cgroups.h"
+#include "broker/children.h"
+#include "broker/limits.h"
+#include "broker/main/ledger.h"
+#include "broker/main/runtime_set.h"
+#include "broker/main/turn_clock.h"
+#include "runtimes/images.h"
+
+namespace cordon::broker {
+
+struct Services {
+  kj::UnixEventPort& port;
+  kj::Timer& timer;
+  TurnClock& clock;
+  Children& children;
+  CgroupTree& cgroups;
+  Ledger& ledger;
+  runtimes::ImageStore& images;
+  RuntimeSet& runtimes;
+  Ceilings ceilings;
+  // The workload's seccomp profile, a sealed memfd.
+  int workloadBpf = -1;
+  // Where the directories of sandboxes are made; ours, 0711.
+  std::string sandboxesDirectory;
+  bool allowHostRuntime = false;
+  uint32_t maxSandboxes = 0;
+  uint32_t maxSandboxesPerOwner = 0;
+};
+
+}  // namespace cordon::broker

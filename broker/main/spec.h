@@ -1,0 +1,30 @@
+// What a client asked for, checked wholly before anything happens.
+#pragma once
+#include <kj/one-of.h>
+#include <kj/time.h>
+
+#include <string>
+
+#include "broker/limits.h"
+#include "broker/main/failure.h"
+
+namespace cordon::broker {
+
+// The runtime of a spec that names none. Never `host`.
+constexpr const char* kDefaultRuntime = "runc";
+
+struct ValidSpec {
+  std::string runtime;
+  std::string image;     // "" = host-usr
+  std::string hostname;  // "" = the sandbox's name
+  ResolvedLimits limits;
+  kj::Duration ttl = 0 * kj::SECONDS;
+  kj::Duration idle = 0 * kj::SECONDS;
+};
+
+// Everything that can be told without touching the host. Whether the runtime
+// and the image exist is asked by the caller.
+kj::OneOf<ValidSpec, Failure> validateSpec(rpc::SandboxSpec::Reader asked,
+                                           const Ceilings& ceilings);
+
+}  // namespace cordon::broker
