@@ -81,6 +81,9 @@ class SandboxCgroups {
   virtual kj::Own<ExecLeaf> createExec(uint32_t number) = 0;
   // Scope `sandbox` (work) and `host` (ancestors' pids.events and the like).
   virtual Counters read() = 0;
+  // The agent's own cgroup, scope `sandbox`: what is counted here was the
+  // agent's doing (or befell it) and no exec's.
+  virtual Counters readAgent() { return {}; }
   // One pass over agent, work and all leaves, as ExecLeaf::killPass.
   virtual bool killPass() = 0;
   // Removes every directory of the sandbox in every hierarchy, deepest first.
@@ -105,8 +108,9 @@ class CgroupTree {
   virtual std::string describe() const = 0;  // "cgroup v1 (memory, pids, cpu, cpuacct)"
   // mkdir, limits written and read back (LimitNotApplied: nothing is left).
   // agentHostUid: on v2 it is given cgroup.procs of NAME and of each exec-N.
-  virtual kj::OneOf<kj::Own<SandboxCgroups>, LimitNotApplied> create(
-      const std::string& name, const ResolvedLimits& limits, uint32_t agentHostUid) = 0;
+  virtual kj::OneOf<kj::Own<SandboxCgroups>, LimitNotApplied> create(const std::string& name,
+                                                                     const ResolvedLimits& limits,
+                                                                     uint32_t agentHostUid) = 0;
   // What an earlier broker left under that name, to kill and remove.
   virtual kj::Own<SandboxCgroups> adopt(const std::string& name) = 0;
   // Names of sandbox directories that exist below BASE/INSTANCE.

@@ -1,0 +1,172 @@
+#include "broker/cgroups.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <kj/debug.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "broker/cgroups_sweep.h"
+#include "broker/cgroups_tree.h"
+
+namespace cordon::broker {
+
+namespace {
+
+std::string deviceOf(const struct stat& st) {
+  return std::to_string(major(st.st_dev)) + ":" + std::to_string(minor(st.st_dev));
+}
+
+}  // namespace
+
+std::vector<MountedHierarchy> openHierarchies(const std::vector<Hierarchy>& found) {
+  std::vector<MountedHierarchy> all;
+  for (auto& h : found) {
+    int fd = open(h.mountPoint.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) continue;  // covered by another mount, or gone
+    kj::AutoCloseFd owned(fd);
+    // The path may lead elsewhere by now: believe the file system itself.
+    struct statfs fs {};
+    struct stat st {};
+    KJ_SYSCALL(fstatfs(fd, &fs));
+    KJ_SYSCALL(fstat(fd, &st));
+    long magic = h.v2 ? CGROUP2_SUPER_MAGIC : CGROUP_SUPER_MAGIC;
+    if (fs.f_type != magic || deviceOf(st) != h.device) continue;
+    all.push_back({h, CgroupDir(kj::mv(owned), h.label() + ":")});
+  }
+  return all;
+}
+
+void addHostCounters(CounterSet& set, const CgroupDir& mount, const std::string& instancePath) {
+  for (std::string path = instancePath; !path.empty(); path.resize(path.rfind('/'))) {
+    auto found = openBelow(mount, path);
+    KJ_IF_MAYBE (dir, found) {
+      // From 6.11 on pids.events of v2 counts what happened below, too, and
+      // .local what this cgroup's own limit refused.
+      const char* file = dir->has("pids.events.local") ? "pids.events.local" : "pids.events";
+      set.add(*dir, file, "max", rpc::CounterKind::PIDS_REFUSED, rpc::Scope::HOST, 1, 1,
+              path + "/");
+    }
+  }
+}
+
+SandboxBase::SandboxBase(std::shared_ptr<const TreeData> tree, std::string name)
+    : tree_(std::move(tree)), name_(std::move(name)), path_(tree_->instancePath() + "/" + name_) {
+  KJ_REQUIRE(isCgroupName(name_), "not a sandbox's name");
+}
+
+kj::Own<ExecLeaf> SandboxBase::createExec(uint32_t) {
+  KJ_FAIL_REQUIRE("an adopted sandbox takes no execs");
+}
+
+std::vector<pid_t> SandboxBase::listProcesses() const {
+  std::set<pid_t> pids;
+  for (auto& h : tree_->all) {
+    auto found = tree_->sandboxDir(h, name_);
+    KJ_IF_MAYBE (top, found) {
+      for (auto& dir : subtree(kj::mv(*top))) {
+        for (pid_t pid : dir.processes()) pids.insert(pid);
+      }
+    }
+  }
+  return {pids.begin(), pids.end()};
+}
+
+bool SandboxBase::killPass() {
+  for (auto& h : tree_->all) {
+    auto found = tree_->sandboxDir(h, name_);
+    KJ_IF_MAYBE (dir, found) {
+      // Where there is a v2 hierarchy, also an empty one beside v1, the kernel
+      // kills the whole subtree at once. Errors show in what is still listed.
+      if (dir->has("cgroup.kill")) (void)dir->write("cgroup.kill", "1");
+      if (dir->has("pids.max")) (void)dir->write("pids.max", "0");
+    }
+  }
+  return killListed([this] { return listProcesses(); });
+}
+
+std::vector<LeftOver> SandboxBase::removePass() {
+  std::vector<LeftOver> left;
+  for (auto& h : tree_->all) {
+    auto found = tree_->instanceDir(h);
+    KJ_IF_MAYBE (instance, found) removeSubtree(*instance, name_, seen_, left);
+  }
+  return left;
+}
+
+std::vector<std::string> SandboxBase::directories() const {
+  return {seen_.begin(), seen_.end()};
+}
+
+kj::OneOf<kj::Own<SandboxCgroups>, LimitNotApplied> TreeBase::create(const std::string&,
+                                                                     const ResolvedLimits&,
+                                                                     uint32_t) {
+  return LimitNotApplied{"cgroup", ENOTSUP};
+}
+
+kj::Own<SandboxCgroups> TreeBase::adopt(const std::string& name) {
+  return kj::heap<SandboxBase>(tree_, name);
+}
+
+std::vector<std::string> TreeBase::names() {
+  std::set<std::string> all;
+  for (auto& h : tree_->all) {
+    auto found = tree_->instanceDir(h);
+    KJ_IF_MAYBE (dir, found) {
+      for (auto& name : dir->children()) {
+        if (isCgroupName(name)) all.insert(name);
+      }
+    }
+  }
+  return {all.begin(), all.end()};
+}
+
+bool TreeBase::removeInstance() {
+  bool gone = true;
+  for (auto& h : tree_->all) {
+    auto found = openBelow(h.mount, tree_->base);
+    KJ_IF_MAYBE (base, found) {
+      if (base->removeChild(tree_->instance) != 0) {
+        gone = false;
+        continue;
+      }
+      // BASE is shared by instances: it goes with the last.
+      size_t slash = tree_->base.rfind('/');
+      std::string parent = tree_->base.substr(0, slash), last = tree_->base.substr(slash + 1);
+      if (parent.empty()) {
+        (void)h.mount.removeChild(last);
+      } else {
+        auto above = openBelow(h.mount, parent);
+        KJ_IF_MAYBE (dir, above) (void)dir->removeChild(last);
+      }
+    }
+  }
+  return gone;
+}
+
+kj::Own<CgroupTree> CgroupTree::open(const std::string& base, const std::string& instance) {
+  KJ_REQUIRE(isCgroupPath(base), "the cgroup base must be an absolute path of plain names", base);
+  KJ_REQUIRE(isCgroupName(instance), "bad instance name", instance);
+  auto tree = std::make_shared<TreeData>();
+  tree->base = base;
+  tree->instance = instance;
+  tree->description = "no cgroups";
+  if (geteuid() != 0) {
+    tree->whyNone = "cgroups need root; run the broker as root";
+    return kj::heap<TreeBase>(tree);
+  }
+  tree->all = openHierarchies(readHierarchies());
+  bool v1Memory = std::any_of(tree->all.begin(), tree->all.end(),
+                              [](auto& h) { return !h.info.v2 && h.info.has("memory"); });
+  auto opened = v1Memory ? openV1(tree) : openV2(tree, V2Options());
+  KJ_IF_MAYBE (result, opened) return kj::mv(*result);
+  tree->mode = CgroupMode::kNone;
+  return kj::heap<TreeBase>(tree);
+}
+
+}  // namespace cordon::broker

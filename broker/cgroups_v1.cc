@@ -1,0 +1,346 @@
+// v1 and hybrid: memory, pids, cpu and cpuacct in hierarchies of their own (or
+// some of them co-mounted). The same path in each.
+#include <errno.h>
+#include <fcntl.h>
+#include <kj/debug.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "broker/cgroups_sweep.h"
+#include "broker/cgroups_tree.h"
+
+namespace cordon::broker {
+
+namespace {
+
+constexpr std::array<const char*, 4> kControllers = {"memory", "pids", "cpu", "cpuacct"};
+
+// Where an exec has a leaf. Not in cpu alone: the rate is the sandbox's, and the
+// exec joins work there.
+bool hasLeaves(const Hierarchy& h) {
+  return h.has("memory") || h.has("pids") || h.has("cpuacct");
+}
+
+// One hierarchy that we use, with the directories of one sandbox in it.
+struct Place {
+  const Hierarchy* hierarchy;
+  CgroupDir top, agent, work;
+};
+
+struct V1Sandbox {
+  std::shared_ptr<const TreeData> tree;  // keeps Place::hierarchy
+  std::vector<Place> places;
+  ResolvedLimits limits;
+  kj::AutoCloseFd cpuTasks;  // work's `tasks` in cpu, when cpu has no exec leaf
+
+  const Place& of(const char* controller) const {
+    for (auto& place : places) {
+      if (place.hierarchy->has(controller)) return place;
+    }
+    KJ_FAIL_ASSERT("no such hierarchy", controller);
+  }
+};
+
+// A cpuset starts empty and refuses tasks until it has CPUs and nodes.
+void inheritCpuset(const Hierarchy& hierarchy, const CgroupDir& parent, const CgroupDir& child) {
+  if (!hierarchy.has("cpuset")) return;
+  for (const char* file : {"cpuset.cpus", "cpuset.mems"}) {
+    KJ_IF_MAYBE (own, child.read(file)) {
+      if (own->size() > 1) continue;
+    }
+    KJ_IF_MAYBE (text, parent.read(file)) (void)child.write(file, *text);
+  }
+}
+
+kj::AutoCloseFd mustOpen(const CgroupDir& dir, const char* file, int flags) {
+  KJ_IF_MAYBE (fd, dir.openFile(file, flags)) return kj::mv(*fd);
+  KJ_FAIL_SYSCALL("open", ENOENT, dir.label(), file);
+}
+
+kj::Maybe<LimitNotApplied> limitMemory(const CgroupDir& dir, uint64_t bytes) {
+  KJ_IF_MAYBE (bad, applyLimit(dir, "memory.limit_in_bytes", bytes, ReadBack::kPages)) return *bad;
+  // No swap: memory and memory+swap have the same limit, or, where the kernel
+  // does not account swap, nothing is ever swapped out.
+  if (dir.has("memory.memsw.limit_in_bytes")) {
+    return applyLimit(dir, "memory.memsw.limit_in_bytes", bytes, ReadBack::kPages);
+  }
+  return applyLimit(dir, "memory.swappiness", 0);
+}
+
+kj::Maybe<LimitNotApplied> limitWork(const V1Sandbox& s) {
+  KJ_IF_MAYBE (bad, limitMemory(s.of("memory").work, s.limits.memoryBytes)) return *bad;
+  KJ_IF_MAYBE (bad, applyLimit(s.of("pids").work, "pids.max", s.limits.pids)) return *bad;
+  const CgroupDir& cpu = s.of("cpu").work;
+  KJ_IF_MAYBE (bad, applyLimit(cpu, "cpu.cfs_period_us", kCpuPeriodUs)) return *bad;
+  return applyLimit(cpu, "cpu.cfs_quota_us", s.limits.cpuMillis * kCpuPeriodUs / 1000);
+}
+
+kj::Maybe<LimitNotApplied> limitAgent(const V1Sandbox& s) {
+  KJ_IF_MAYBE (bad, limitMemory(s.of("memory").agent, kAgentMemoryBytes)) return *bad;
+  KJ_IF_MAYBE (bad, applyLimit(s.of("pids").agent, "pids.max", kAgentPids)) return *bad;
+  // Twice the workload's default: the agent must answer beside a busy one.
+  return applyLimit(s.of("cpu").agent, "cpu.shares", 2048);
+}
+
+void addMemory(CounterSet& set, const CgroupDir& dir, rpc::Scope scope) {
+  set.add(dir, "memory.oom_control", "oom_kill", rpc::CounterKind::OOM_KILLS, scope);
+  set.add(dir, "memory.max_usage_in_bytes", "", rpc::CounterKind::MEMORY_PEAK_BYTES, scope);
+  set.add(dir, "memory.usage_in_bytes", "", rpc::CounterKind::MEMORY_USED_BYTES, scope);
+}
+
+void addPids(CounterSet& set, const CgroupDir& dir, rpc::Scope scope) {
+  set.add(dir, "pids.events", "max", rpc::CounterKind::PIDS_REFUSED, scope);
+  set.add(dir, "pids.current", "", rpc::CounterKind::PIDS_NOW, scope);
+}
+
+void addCpuUsage(CounterSet& set, const CgroupDir& dir, rpc::Scope scope) {
+  const auto tick = static_cast<uint64_t>(1'000'000 / sysconf(_SC_CLK_TCK));
+  set.add(dir, "cpuacct.usage", "", rpc::CounterKind::CPU_USAGE_US, scope, 1, 1000);
+  set.add(dir, "cpuacct.stat", "user", rpc::CounterKind::CPU_USER_US, scope, tick);
+  set.add(dir, "cpuacct.stat", "system", rpc::CounterKind::CPU_SYSTEM_US, scope, tick);
+}
+
+void addThrottling(CounterSet& set, const CgroupDir& dir, rpc::Scope scope) {
+  set.add(dir, "cpu.stat", "nr_throttled", rpc::CounterKind::CPU_THROTTLED, scope);
+  set.add(dir, "cpu.stat", "throttled_time", rpc::CounterKind::CPU_THROTTLED_US, scope, 1, 1000);
+}
+
+class V1Leaf final : public ExecLeaf {
+ public:
+  V1Leaf(std::shared_ptr<const V1Sandbox> sandbox, uint32_t number)
+      : sandbox_(std::move(sandbox)), name_("exec-" + std::to_string(number)) {
+    KJ_ON_SCOPE_FAILURE(remove());
+    for (auto& place : sandbox_->places) {
+      if (hasLeaves(*place.hierarchy)) add(place);
+    }
+    // The same limit as on work: the kernel looks at the leaf first, so that a
+    // refusal is counted at the exec whose fork it was.
+    KJ_IF_MAYBE (bad, applyLimit(dirOf("pids"), "pids.max", sandbox_->limits.pids)) {
+      KJ_FAIL_SYSCALL("write", bad->error, name_, bad->file);
+    }
+    listing_ = mustOpen(dirOf("pids"), "cgroup.procs", O_RDONLY);
+    addMemory(counters_, dirOf("memory"), rpc::Scope::EXEC);
+    addPids(counters_, dirOf("pids"), rpc::Scope::EXEC);
+    addCpuUsage(counters_, dirOf("cpuacct"), rpc::Scope::EXEC);
+  }
+
+  std::vector<int> agentFds() const override {
+    std::vector<int> fds{listing_.get()};
+    for (auto& leaf : leaves_) fds.push_back(leaf.tasks.get());
+    if (sandbox_->cpuTasks.get() >= 0) fds.push_back(sandbox_->cpuTasks.get());
+    return fds;
+  }
+
+  Counters read() override {
+    Counters counters = counters_.read();
+    KJ_IF_MAYBE (before, refusedBeforeKill_) {
+      for (auto& counter : counters) {
+        if (counter.kind == rpc::CounterKind::PIDS_REFUSED) counter.value = *before;
+      }
+    }
+    return counters;
+  }
+
+  uint64_t cpuUsageUs() override { return counters_.value(rpc::CounterKind::CPU_USAGE_US); }
+  bool populated() override { return !processes().empty(); }
+
+  bool killPass() override {
+    if (refusedBeforeKill_ == nullptr) {
+      refusedBeforeKill_ = counters_.value(rpc::CounterKind::PIDS_REFUSED);
+    }
+    if (int error = dirOf("pids").write("pids.max", "0"); error != 0 && error != ENOENT) {
+      if (error != ENODEV) KJ_FAIL_SYSCALL("write", error, dirOf("pids").label(), "pids.max");
+    }
+    return killListed([this] { return processes(); });
+  }
+
+  bool remove() override {
+    bool gone = true;
+    for (auto& leaf : leaves_) gone = leaf.place->work.removeChild(name_) == 0 && gone;
+    return gone;
+  }
+
+ private:
+  struct Leaf {
+    const Place* place;
+    CgroupDir dir;
+    kj::AutoCloseFd tasks;
+  };
+
+  void add(const Place& place) {
+    int error = 0;
+    auto made = place.work.makeNewChild(name_, error);
+    KJ_IF_MAYBE (dir, made) {
+      inheritCpuset(*place.hierarchy, place.work, *dir);
+      leaves_.push_back({&place, kj::mv(*dir), nullptr});
+      leaves_.back().tasks = mustOpen(leaves_.back().dir, "tasks", O_WRONLY);
+    } else {
+      KJ_FAIL_SYSCALL("mkdir", error, place.work.label(), name_);
+    }
+  }
+
+  const CgroupDir& dirOf(const char* controller) const {
+    for (auto& leaf : leaves_) {
+      if (leaf.place->hierarchy->has(controller)) return leaf.dir;
+    }
+    KJ_FAIL_ASSERT("no such leaf", controller);
+  }
+
+  // In any of the hierarchies: a child may be half way through joining.
+  std::vector<pid_t> processes() const {
+    std::set<pid_t> pids;
+    for (auto& leaf : leaves_) {
+      for (pid_t pid : leaf.dir.processes()) pids.insert(pid);
+    }
+    return {pids.begin(), pids.end()};
+  }
+
+  std::shared_ptr<const V1Sandbox> sandbox_;
+  std::string name_;
+  std::vector<Leaf> leaves_;
+  kj::AutoCloseFd listing_;
+  CounterSet counters_;
+  kj::Maybe<uint64_t> refusedBeforeKill_;
+};
+
+class V1SandboxCgroups final : public SandboxBase {
+ public:
+  V1SandboxCgroups(std::shared_ptr<const TreeData> data, std::string name)
+      : SandboxBase(data, std::move(name)), state_(std::make_shared<V1Sandbox>()) {
+    state_->tree = std::move(data);
+  }
+
+  // Directories and limits. What was made is removed by the caller.
+  kj::Maybe<LimitNotApplied> build(const ResolvedLimits& limits) {
+    state_->limits = limits;
+    for (auto& h : tree().all) {
+      bool used = false;
+      for (const char* controller : kControllers) used = used || h.info.has(controller);
+      if (!used || h.info.v2) continue;
+      KJ_IF_MAYBE (bad, makePlace(h)) return *bad;
+    }
+    KJ_IF_MAYBE (bad, limitWork(*state_)) return *bad;
+    KJ_IF_MAYBE (bad, limitAgent(*state_)) return *bad;
+    if (!hasLeaves(*state_->of("cpu").hierarchy)) {
+      state_->cpuTasks = mustOpen(state_->of("cpu").work, "tasks", O_WRONLY);
+    }
+    const CgroupDir& cpu = state_->of("cpu").work;
+    addMemory(counters_, state_->of("memory").work, rpc::Scope::SANDBOX);
+    addPids(counters_, state_->of("pids").work, rpc::Scope::SANDBOX);
+    addCpuUsage(counters_, state_->of("cpuacct").work, rpc::Scope::SANDBOX);
+    addThrottling(counters_, cpu, rpc::Scope::SANDBOX);
+    addMemory(agent_, state_->of("memory").agent, rpc::Scope::SANDBOX);
+    addPids(agent_, state_->of("pids").agent, rpc::Scope::SANDBOX);
+    addCpuUsage(agent_, state_->of("cpuacct").agent, rpc::Scope::SANDBOX);
+    return nullptr;
+  }
+
+  kj::Own<ExecLeaf> createExec(uint32_t number) override {
+    return kj::heap<V1Leaf>(state_, number);
+  }
+
+  Counters read() override {
+    Counters counters = counters_.read();
+    for (auto& counter : tree().host.read()) counters.push_back(counter);
+    return counters;
+  }
+
+  Counters readAgent() override { return agent_.read(); }
+
+  // True when the directory that must be new was there: not ours to remove.
+  bool collided() const { return collided_; }
+
+ private:
+  kj::Maybe<LimitNotApplied> makePlace(const MountedHierarchy& h) {
+    auto parent = tree().instanceDir(h);
+    KJ_IF_MAYBE (instance, parent) {
+      int error = 0;
+      auto made = instance->makeNewChild(name(), error);
+      KJ_IF_MAYBE (top, made) {
+        inheritCpuset(h.info, *instance, *top);
+        CgroupDir agent = top->makeChild("agent"), work = top->makeChild("work");
+        inheritCpuset(h.info, *top, agent);
+        inheritCpuset(h.info, *top, work);
+        for (auto* dir : {&*top, &agent, &work}) madeDirectory(*dir);
+        state_->places.push_back({&h.info, kj::mv(*top), kj::mv(agent), kj::mv(work)});
+        return nullptr;
+      }
+      collided_ = error == EEXIST && state_->places.empty();
+      return LimitNotApplied{"mkdir", error};
+    }
+    return LimitNotApplied{"mkdir", ENOENT};
+  }
+
+  std::shared_ptr<V1Sandbox> state_;
+  CounterSet counters_;
+  CounterSet agent_;
+  bool collided_ = false;
+};
+
+class V1Tree final : public TreeBase {
+ public:
+  using TreeBase::TreeBase;
+
+  kj::OneOf<kj::Own<SandboxCgroups>, LimitNotApplied> create(const std::string& name,
+                                                             const ResolvedLimits& limits,
+                                                             uint32_t) override {
+    auto sandbox = kj::heap<V1SandboxCgroups>(tree_, name);
+    KJ_ON_SCOPE_FAILURE(sandbox->removePass());
+    KJ_IF_MAYBE (bad, sandbox->build(limits)) {
+      if (!sandbox->collided()) sandbox->removePass();
+      return *bad;
+    }
+    return kj::Own<SandboxCgroups>(kj::mv(sandbox));
+  }
+};
+
+// A parent that does not account hierarchically would let its children out of
+// its limit (kernels before 5.11; always on since).
+bool hierarchical(const CgroupDir& dir) {
+  KJ_IF_MAYBE (text, dir.read("memory.use_hierarchy")) {
+    if (text->compare(0, 1, "1") == 0) return true;
+    return dir.write("memory.use_hierarchy", "1") == 0;
+  }
+  return true;
+}
+
+}  // namespace
+
+kj::Maybe<kj::Own<CgroupTree>> openV1(std::shared_ptr<TreeData> tree) {
+  std::string used;
+  for (const char* controller : kControllers) {
+    const MountedHierarchy* found = nullptr;
+    for (auto& h : tree->all) {
+      if (!h.info.v2 && h.info.has(controller)) found = &h;
+    }
+    if (found == nullptr || !found->info.writable) {
+      tree->whyNone = std::string("the cgroup v1 hierarchy of ") + controller +
+                      (found == nullptr ? " is not mounted" : " is mounted read-only") +
+                      "; mount it, or boot with cgroup v2";
+      return nullptr;
+    }
+    // BASE/INSTANCE, level by level: a cpuset has to be filled in on the way.
+    auto error = kj::runCatchingExceptions([&] {
+      CgroupDir base = makeBelow(found->mount, tree->base);
+      inheritCpuset(found->info, found->mount, base);
+      KJ_REQUIRE(!found->info.has("memory") || hierarchical(base));
+      CgroupDir instance = base.makeChild(tree->instance);
+      inheritCpuset(found->info, base, instance);
+      if (found->info.has("pids")) {
+        addHostCounters(tree->host, found->mount, tree->instancePath());
+      }
+    });
+    KJ_IF_MAYBE (e, error) {
+      tree->whyNone = "cannot make " + tree->instancePath() + " for " + controller + ": " +
+                      e->getDescription().cStr();
+      return nullptr;
+    }
+    used += (used.empty() ? "" : ", ") + std::string(controller);
+  }
+  tree->mode = CgroupMode::kV1;
+  tree->description = "cgroup v1 (" + used + ")";
+  return kj::Own<CgroupTree>(kj::heap<V1Tree>(tree));
+}
+
+}  // namespace cordon::broker
