@@ -152,14 +152,16 @@ TEST_F(V1Test, ANameThatExistsIsNotTouched) {
 }
 
 TEST_F(V1Test, ExecsJoinTheirLeafAndHaveCountersOfTheirOwn) {
-  auto sandbox = make("sb-e");
+  auto limits = someLimits();
+  limits.cpuMillis = 50;  // so little that a loaded machine gives it, too
+  auto sandbox = make("sb-e", limits);
   auto one = sandbox->createExec(1), two = sandbox->createExec(2);
   EXPECT_LE(one->agentFds().size(), 8u);
   {
     auto burner = joined(*one, [] {
       for (alarm(60);;) asm volatile("");
     });
-    ASSERT_TRUE(eventually([&] { return one->cpuUsageUs() > 100'000; }));
+    ASSERT_TRUE(eventually([&] { return one->cpuUsageUs() > 20'000; }));
     EXPECT_TRUE(one->populated());
     EXPECT_FALSE(two->populated());
     // The quota is work's: the burner's throttling is seen there.
@@ -167,9 +169,9 @@ TEST_F(V1Test, ExecsJoinTheirLeafAndHaveCountersOfTheirOwn) {
         [&] { return value(sandbox->read(), Kind::CPU_THROTTLED, rpc::Scope::SANDBOX) > 0; }));
   }
   EXPECT_EQ(two->cpuUsageUs(), 0u);
-  EXPECT_GE(value(sandbox->read(), Kind::CPU_USAGE_US, rpc::Scope::SANDBOX), 100'000u);
+  EXPECT_GE(value(sandbox->read(), Kind::CPU_USAGE_US, rpc::Scope::SANDBOX), 20'000u);
   EXPECT_GE(value(one->read(), Kind::CPU_USER_US) + value(one->read(), Kind::CPU_SYSTEM_US),
-            50'000u);
+            10'000u);
   ASSERT_TRUE(eventually([&] { return !one->populated(); }));
   EXPECT_TRUE(one->remove());
   EXPECT_TRUE(two->remove());
