@@ -93,7 +93,7 @@ def test_a_program_that_cannot_be_started(runc, api, argv, errno, status):
     ended = api.run(argv)
     assert ended.result.WhichOneof("status") == "not_started", ended.result
     failure = ended.result.not_started
-    assert failure.errno == errno and failure.step and failure.message, failure
+    assert failure.error_number == errno and failure.step and failure.message, failure
     done = runc.cordon("run", "--", *argv)
     assert done.status == status
     assert done.err.strip(), "it says why"
