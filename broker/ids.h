@@ -1,0 +1,95 @@
+// Id ranges: every live sandbox has 65,536 host uids and gids of its own, out of
+// a configured span, unlike those of any other sandbox of any broker on this
+// host.
+//
+// A claim is a symbolic link REGISTRY/SLOT -> path of the record of the sandbox
+// that has it, made under a lock together with the record. A claim whose record
+// does not exist any more is stale and may be taken. The registry is on tmpfs:
+// after a boot there are no sandboxes and no claims.
+//
+// All brokers of a host must see each other's records under the same path (a
+// broker whose state is on a private mount would look like one that is gone).
+#pragma once
+#include <kj/common.h>
+#include <kj/io.h>
+#include <kj/one-of.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ipc/broker.capnp.h"
+
+namespace cordon::broker {
+
+constexpr uint32_t kIdsPerRange = 65536;
+constexpr uint32_t kDefaultSpanFirst = 0x70000000;  // 1879048192
+constexpr uint32_t kDefaultSpanRanges = 1024;
+
+struct IdSpan {
+  uint32_t first = kDefaultSpanFirst;
+  uint32_t ranges = kDefaultSpanRanges;  // range 0 is for the services' own uids
+};
+
+// "FIRST:COUNT" (COUNT ranges). Null unless both are plain numbers, at least two
+// ranges fit below 2^31 and FIRST is a multiple of 65536.
+kj::Maybe<IdSpan> parseIdSpan(const std::string& text);
+
+struct ClaimedRange {
+  uint32_t slot = 0;  // 1 and up
+  uint32_t first = 0;
+  uint32_t count = kIdsPerRange;
+};
+
+struct IdRefusal {
+  rpc::Reason reason;  // idRangesExhausted, or hostLimit when the lock is busy
+  std::string detail;
+};
+
+// What in the span belongs to somebody else, one sentence each: /etc/subuid and
+// /etc/subgid, systemd's ranges (dynamic users, containers, foreign), accounts
+// of passwd and group, and `serviceIds` of ours outside range 0.
+struct IdSources {
+  std::string subuid, subgid, passwd, group;
+  static IdSources ofThisHost();  // a file that does not exist is empty
+};
+std::vector<std::string> idConflicts(const IdSpan& span, const IdSources& sources,
+                                     const std::vector<uint32_t>& serviceIds);
+
+class IdRegistry {
+ public:
+  // Makes `path` (0755, root's) where it is missing. Throws (kj) when it is a
+  // link, another's, or writable by others. The caller has looked at
+  // idConflicts.
+  IdRegistry(const std::string& path, IdSpan span);
+
+  // Takes a free or stale range, and calls `writeRecord` with it under the lock;
+  // if that throws, the claim is undone. `recordPath` is absolute. Takes at most
+  // about 5 ms.
+  kj::OneOf<ClaimedRange, IdRefusal> claim(
+      const std::string& recordPath, const std::function<void(const ClaimedRange&)>& writeRecord);
+
+  // Gives back what `recordPath` has, and calls `removeRecord` under the same
+  // lock. A slot that another record has by now stays. errno, 0 = given back (or
+  // was not there); ETIMEDOUT = the lock is busy, try again.
+  int release(uint32_t slot, const std::string& recordPath,
+              const std::function<void()>& removeRecord);
+
+  // Removes the claims whose record does not exist; how many. 0 when the lock is
+  // busy (claim() looks at stale ones by itself).
+  size_t unclaimStale();
+
+  const IdSpan& span() const { return span_; }
+
+ private:
+  kj::Maybe<kj::AutoCloseFd> lock() const;
+  // Target of the claim; "" = free.
+  std::string holderOf(uint32_t slot) const;
+
+  IdSpan span_;
+  kj::AutoCloseFd dir_;
+  uint32_t next_;  // where to look first: ranges are reused as late as possible
+};
+
+}  // namespace cordon::broker
