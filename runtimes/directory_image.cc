@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <set>
@@ -46,6 +47,14 @@ ImageRefusal refused(const std::string& name, const std::string& why) {
 // Nobody but root gets through a directory with this mode.
 bool isClosedToOthers(const struct stat& status) {
   return (status.st_mode & 011) == 0;
+}
+
+bool isSettled(const timespec& ctime) {
+  constexpr int64_t kNanoseconds = 1'000'000'000;
+  constexpr int64_t kTick = kNanoseconds / 10;
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (now.tv_sec - ctime.tv_sec) * kNanoseconds + (now.tv_nsec - ctime.tv_nsec) > kTick;
 }
 
 }  // namespace
@@ -89,6 +98,7 @@ kj::OneOf<ImageDirectory, ImageRefusal> openImageDirectory(
     image.inode = status.st_ino;
     image.ctimeSeconds = status.st_ctim.tv_sec;
     image.ctimeNanoseconds = status.st_ctim.tv_nsec;
+    image.settled = isSettled(status.st_ctim);
     return kj::mv(image);
   }
   return ImageRefusal{rpc::Reason::UNKNOWN_IMAGE, "there is no image of this name"};

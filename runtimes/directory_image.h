@@ -18,6 +18,9 @@ struct ImageDirectory {
   bool strict = true;    // others could reach what is inside (images.h)
   uint64_t device = 0, inode = 0;
   int64_t ctimeSeconds = 0, ctimeNanoseconds = 0;
+  // The root's ctime is old enough that another change would move it: the
+  // kernel's clock for it ticks only every few milliseconds.
+  bool settled = false;
 };
 
 // A relative path of plain components, at most 255 bytes.

@@ -115,8 +115,9 @@ class ImageStoreImpl final : public ImageStore {
                         },
                         [](std::shared_ptr<const Image>) {})
                   : refusal(rpc::Reason::IMAGE_REFUSED, name + walked.refusal);
-          remembered_[name] = {directory.device, directory.inode, directory.ctimeSeconds,
-                               directory.ctimeNanoseconds, copyOf(answer)};
+          if (directory.settled)
+            remembered_[name] = {directory.device, directory.inode, directory.ctimeSeconds,
+                                 directory.ctimeNanoseconds, copyOf(answer)};
           return answer;
         });
   }

@@ -40,7 +40,8 @@ class ImageStore {
   static kj::Own<ImageStore> open(const std::string& workDir, std::vector<std::string> imageDirs,
                                   const std::string& vmAgent, kj::Timer& timer);
   // "" is host-usr. The walk of a large tree yields to the loop (at most 2 ms
-  // a turn); the answer is remembered by device, inode and ctime of the root.
+  // a turn); the answer is remembered by device, inode and ctime of the root, once the
+  // root has not changed for a moment.
   virtual kj::Promise<kj::OneOf<std::shared_ptr<const Image>, ImageRefusal>> resolve(
       std::string name) = 0;
   // Unmounts and removes the skeletons.

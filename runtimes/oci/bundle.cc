@@ -55,7 +55,7 @@ void writeMount(JsonWriter& json, const char* destination, const char* type, con
 }
 
 // A sized tmpfs. One inode for each page: an empty file costs kernel memory, too.
-Strings scratchOptions(uint64_t bytes, const std::string& owner, const Strings& more = {}) {
+Strings scratchOptions(uint64_t bytes, uint32_t uid, uint32_t gid, const Strings& more = {}) {
   constexpr uint64_t kPage = 4096;
   constexpr uint64_t kFewestInodes = 64;
   Strings options = {"nosuid",
@@ -63,15 +63,13 @@ Strings scratchOptions(uint64_t bytes, const std::string& owner, const Strings& 
                      "mode=1777",
                      "size=" + std::to_string(bytes),
                      "nr_inodes=" + std::to_string(std::max(bytes / kPage, kFewestInodes)),
-                     owner};
+                     "uid=" + std::to_string(uid),
+                     "gid=" + std::to_string(gid)};
   options.insert(options.end(), more.begin(), more.end());
   return options;
 }
 
 void writeMounts(JsonWriter& json, const BundleInput& input) {
-  const std::string root = "uid=0,gid=0";
-  const std::string workload = "uid=" + std::to_string(input.image->defaultUid) +
-                               ",gid=" + std::to_string(input.image->defaultGid);
   json.key("mounts").beginArray();
   writeMount(json, "/proc", "proc", "proc", {"nosuid", "noexec", "nodev"});
   writeMount(json, "/sys", "sysfs", "sysfs", {"nosuid", "noexec", "nodev", "ro"});
@@ -81,9 +79,11 @@ void writeMounts(JsonWriter& json, const BundleInput& input) {
   writeMount(json, "/dev/pts", "devpts", "devpts",
              {"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"});
   writeMount(json, "/dev/shm", "tmpfs", "shm",
-             scratchOptions(input.limits.shmBytes, root, {"noexec"}));
-  writeMount(json, "/tmp", "tmpfs", "tmp", scratchOptions(input.limits.tmpBytes, root));
-  writeMount(json, "/work", "tmpfs", "work", scratchOptions(input.limits.diskBytes, workload));
+             scratchOptions(input.limits.shmBytes, 0, 0, {"noexec"}));
+  writeMount(json, "/tmp", "tmpfs", "tmp", scratchOptions(input.limits.tmpBytes, 0, 0));
+  writeMount(
+      json, "/work", "tmpfs", "work",
+      scratchOptions(input.limits.diskBytes, input.image->defaultUid, input.image->defaultGid));
   json.endArray();
 }
 
