@@ -1,0 +1,18 @@
+// The `cordon` command: its subcommands, wired together.
+#include "frontend/cli/main/suites.h"
+
+int main(int argc, char** argv) {
+  using namespace cordon::cli;
+  std::vector<std::unique_ptr<Command>> commands;
+  commands.push_back(makeRunCommand());
+  commands.push_back(makeAcquireCommand());
+  commands.push_back(makeExecCommand());
+  commands.push_back(makeReleaseCommand());
+  commands.push_back(makeInspectCommand());
+  commands.push_back(makeListCommand());
+  commands.push_back(makeRuntimesCommand());
+  commands.push_back(makeUpCommand());
+  commands.push_back(makeEscapeCommand());
+  commands.push_back(makeBenchCommand());
+  return runCommandLine(std::move(commands), {argv + 1, argv + argc});
+}
