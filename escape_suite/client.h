@@ -3,6 +3,7 @@
 #pragma once
 #include <optional>
 #include <stdexcept>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct ExecRequest {
   std::optional<std::string> stdinBytes;
   RowLimits limits;      // the part that belongs to an exec; 0 = none asked
   size_t keepBytes = 0;  // of each stream; past it bytes are only counted
+  std::stop_token stop;  // requested: the program is killed, ClientError (fatal)
 };
 
 struct ExecAnswer {

@@ -2,9 +2,11 @@
 
 #include <chrono>
 #include <optional>
+#include <stop_token>
 
 #include "escape_suite/runner.h"
 #include "frontend/cli/client.h"
+#include "frontend/cli/interrupts.h"
 
 namespace cordon::escape {
 namespace {
@@ -147,6 +149,7 @@ class GrpcClient : public SandboxClient {
     setExecLimits(*spec.mutable_limits(), request.limits);
     client::Streams streams;
     streams.stdinBytes = request.stdinBytes;
+    streams.stop = request.stop;
     streams.timeout = std::chrono::milliseconds(request.limits.wallMs) + kPatience;
     ExecAnswer answer;
     uint64_t delivered = 0;
@@ -169,7 +172,9 @@ class GrpcClient : public SandboxClient {
       answer.report = reportOf(outcome.result);
     } catch (const client::ApiError& error) {
       answer.report.failure = describe(error);
-      if (isFatal(error)) throw ClientError(answer.report.failure, true);
+      if (isFatal(error) || request.stop.stop_requested()) {
+        throw ClientError(answer.report.failure, true);
+      }
     }
     answer.report.stdoutDelivered = delivered;
     return answer;
@@ -232,12 +237,19 @@ std::unique_ptr<SandboxClient> makeGrpcClient(const std::string& address) {
 }
 
 int runEscape(const EscapeOptions& options) {
+  std::stop_source stop;
+  // Before the client, whose threads must not take the signals.
+  cli::Interrupts interrupts(stop);
+  EscapeOptions stoppable = options;
+  stoppable.stop = stop.get_token();
+  int status = 0;
   try {
     std::unique_ptr<SandboxClient> client = makeGrpcClient(options.address);
-    return runEscape(options, *client);
+    status = runEscape(stoppable, *client);
   } catch (const ClientError& error) {
-    return reportFailure(error);
+    status = reportFailure(error);
   }
+  return interrupts.signal() != 0 ? 128 + interrupts.signal() : status;
 }
 
 }  // namespace cordon::escape

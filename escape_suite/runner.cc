@@ -178,6 +178,7 @@ class RowRun {
     }
     request.limits = row.limits;
     request.keepBytes = kMaxFactBytes;
+    request.stop = options.stop;
     ExecAnswer answer = sandbox.exec(request);
     seen.exec = answer.report;
     seen.facts = parseFacts(row.factsOnStderr ? answer.err : answer.out);
@@ -245,6 +246,7 @@ Table runSuite(const EscapeOptions& options, SandboxClient& client,
   Table table;
   table.runtime = options.runtime;
   for (const SuiteRow* row : rows) {
+    if (options.stop.stop_requested()) throw ClientError("stopped", true);
     RowRun run(options, client, binary, *row);
     table.rows.push_back(TableRow{row->program, run.run()});
     if (!run.runtime.empty()) table.runtime = run.runtime;

@@ -7,6 +7,7 @@
 #pragma once
 #include <exception>
 #include <functional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct EscapeOptions {
   std::string programs;
   bool json = false;
   bool list = false;  // print the programs and their aims, run nothing
+  // Requested: the running program is cancelled, its sandbox released, and the
+  // suite ends without a table.
+  std::stop_token stop;
 };
 
 // Runs the rows and calls `progress` (if set) after each. Throws
@@ -43,6 +47,7 @@ Table runSuite(const EscapeOptions& options, SandboxClient& client,
 int runEscape(const EscapeOptions& options, SandboxClient& client);
 
 // The same with the real service (client_grpc.cc): all that the command does.
+// SIGINT, SIGTERM and SIGHUP stop it, and the status is 128 + signal.
 int runEscape(const EscapeOptions& options);
 
 // Prints the error on stderr; 125.

@@ -30,6 +30,17 @@ int openAndClose(const char* path, int flags) {
   return error;
 }
 
+// Files that are masked read as empty; a byte means that they are not.
+int readByte(const char* path) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return errno;
+  char byte = 0;
+  ssize_t n = read(fd, &byte, 1);
+  int error = n == 0 ? ENODATA : errorOf(n);
+  close(fd);
+  return error;
+}
+
 int makeNode(mode_t mode, unsigned major, unsigned minor) {
   unlink("./node");
   int error = errorOf(mknod("./node", mode | 0600, makedev(major, minor)));
@@ -147,12 +158,9 @@ void writeProcSys(const Arguments&) {
   }
   tried("uevent_helper", openAndClose("/sys/kernel/uevent_helper", O_WRONLY));
   tried("binfmt", openAndClose("/proc/sys/fs/binfmt_misc/register", O_WRONLY));
-  tried("kcore", openAndClose("/proc/kcore", O_RDONLY));
-  // Masked files read as empty; a byte means that they are not.
-  int fd = open("/proc/keys", O_RDONLY | O_CLOEXEC);
-  char byte = 0;
-  tried("keys", fd < 0 ? errno : read(fd, &byte, 1) == 1 ? 0 : ENODATA);
-  if (fd >= 0) close(fd);
+  tried("kcore", readByte("/proc/kcore"));
+  tried("keys", readByte("/proc/keys"));
+  tried("timer_list", readByte("/proc/timer_list"));
   tried("uid_map", openAndClose("/proc/1/uid_map", O_WRONLY));
 }
 
