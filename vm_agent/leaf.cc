@@ -1,0 +1,195 @@
+// The processes of an exec that has a cgroup of its own.
+#include <fcntl.h>
+#include <kj/debug.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <ctime>
+#include <optional>
+#include <string>
+
+#include "vm_agent/processes.h"
+
+namespace cordon::agent {
+
+namespace {
+
+constexpr uint64_t kPassUs = 20 * 1000;
+constexpr size_t kMaxListed = 65535;
+constexpr size_t kKillBatch = 32;  // descriptors held at once
+
+// clone3's argument (linux/sched.h can't be included beside sched.h).
+struct CloneArguments {
+  uint64_t flags, pidfd, childTid, parentTid, exitSignal, stack, stackSize, tls, setTid, setTidSize,
+      cgroup;
+};
+constexpr uint64_t kCloneIntoCgroup = 0x200000000;
+
+std::vector<pid_t> parsePids(const std::string& text) {
+  std::vector<pid_t> pids;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  while (at < end && pids.size() < kMaxListed) {
+    pid_t pid = 0;
+    auto [stop, error] = std::from_chars(at, end, pid);
+    if (error != std::errc()) break;
+    // 0 is a process that our pid namespace can't name.
+    if (pid > 0) pids.push_back(pid);
+    at = stop + 1;
+  }
+  std::sort(pids.begin(), pids.end());
+  return pids;
+}
+
+std::optional<std::string> readAll(int fd) {
+  std::string text;
+  char buffer[4096];
+  for (;;) {
+    ssize_t got = read(fd, buffer, sizeof(buffer));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return std::nullopt;
+    if (got == 0) return text;
+    text.append(buffer, static_cast<size_t>(got));
+    if (text.size() > kMaxListed * 8) return text;
+  }
+}
+
+class LeafProcesses final : public Processes {
+ public:
+  LeafProcesses(guest::JoinMode join, std::shared_ptr<Leaf> leaf, OnMainEnd onMainEnd)
+      : join_(join), leaf_(std::move(leaf)), onMainEnd_(std::move(onMainEnd)) {}
+
+  SpawnFailure spawn(const ChildPlan& given) override {
+    if (leaf_->broken || leaf_->fds.empty()) return {guest::FailStep::CGROUP, EMFILE};
+    return join_ == guest::JoinMode::CGROUP_V2 ? spawnInto(given) : spawnJoining(given);
+  }
+
+  void signalMain(int signal) override {
+    // Ours and not waited for: the pid can't be another's.
+    if (main_ > 0) kill(main_, signal);
+  }
+
+  bool killPass() override {
+    // Main may not have joined its leaf yet.
+    signalMain(SIGKILL);
+    uint64_t until = monotonicUs() + kPassUs;
+    // Nothing is reaped in between: orphans of what dies here stay zombies of
+    // ours and keep their places in the pids limit, so a fork bomb runs dry.
+    for (;;) {
+      auto pids = list();
+      if (!pids || pids->empty()) return main_ <= 0;
+      killListed(*pids);
+      if (monotonicUs() >= until) return false;
+      timespec dying = {0, 200 * 1000};
+      nanosleep(&dying, nullptr);
+    }
+  }
+
+  bool reaped(pid_t pid, int status, const rusage& usage) override {
+    if (pid != main_) return false;
+    main_ = 0;
+    MainEnd end = {status, usage, 0};
+    if (auto pids = list()) end.leftRunning = static_cast<uint32_t>(pids->size());
+    onMainEnd_(end);
+    return true;
+  }
+
+  // What stays in the leaf is the cgroup's to know, not ours.
+  bool mustStay() const override { return false; }
+
+ private:
+  SpawnFailure spawnJoining(const ChildPlan& given) {
+    std::vector<int> tasks;
+    for (size_t i = 1; i < leaf_->fds.size(); ++i) tasks.push_back(leaf_->fds[i]);
+    ChildPlan plan = given;
+    plan.taskFds = tasks.data();
+    plan.taskFdCount = tasks.size();
+    // Never vfork: between setresuid and exec the program's user could stop the
+    // child, and with it whoever waits for it.
+    pid_t pid = fork();
+    if (pid == 0) becomeProgram(plan);
+    if (pid < 0) return {guest::FailStep::FORK, errno};
+    main_ = pid;
+    return {};
+  }
+
+  SpawnFailure spawnInto(const ChildPlan& plan) {
+    CloneArguments arguments = {};
+    arguments.flags = kCloneIntoCgroup;
+    arguments.exitSignal = SIGCHLD;
+    arguments.cgroup = static_cast<uint64_t>(leaf_->fds[0].get());
+    long pid = syscall(SYS_clone3, &arguments, sizeof(arguments));
+    if (pid == 0) becomeProgram(plan);
+    if (pid < 0) {
+      // EAGAIN and ENOMEM are about processes, the rest is about the leaf.
+      int error = errno;
+      bool resource = error == EAGAIN || error == ENOMEM;
+      return {resource ? guest::FailStep::FORK : guest::FailStep::CGROUP, error};
+    }
+    main_ = static_cast<pid_t>(pid);
+    return {};
+  }
+
+  // The leaf's processes, sorted; nothing when it can't be read.
+  std::optional<std::vector<pid_t>> list() const {
+    if (leaf_->fds.empty()) return std::nullopt;
+    int raw = join_ == guest::JoinMode::CGROUP_V2
+                  ? openat(leaf_->fds[0], "cgroup.procs", O_RDONLY | O_CLOEXEC)
+                  : reopen(leaf_->fds[0]);
+    if (raw >= 0) {
+      kj::AutoCloseFd fd(raw);
+      auto text = readAll(fd);
+      return text ? std::optional(parsePids(*text)) : std::nullopt;
+    }
+    if (join_ == guest::JoinMode::CGROUP_V2) return std::nullopt;
+    if (lseek(leaf_->fds[0], 0, SEEK_SET) != 0) return std::nullopt;
+    auto text = readAll(leaf_->fds[0]);
+    return text ? std::optional(parsePids(*text)) : std::nullopt;
+  }
+
+  // v1 answers a second read of the same open file from a list that it keeps
+  // for a second; a new open gets a new list. A process may always follow its
+  // own /proc/self/fd, dumpable or not.
+  static int reopen(int fd) {
+    std::string path = "/proc/self/fd/" + std::to_string(fd);
+    return open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  }
+
+  void killListed(const std::vector<pid_t>& pids) {
+    for (size_t from = 0; from < pids.size(); from += kKillBatch) {
+      size_t to = std::min(pids.size(), from + kKillBatch);
+      std::vector<std::pair<pid_t, kj::AutoCloseFd>> held;
+      for (size_t i = from; i < to; ++i) {
+        auto fd = static_cast<int>(syscall(SYS_pidfd_open, pids[i], 0));
+        if (fd >= 0) held.emplace_back(pids[i], kj::AutoCloseFd(fd));
+      }
+      // A pid may have been given to somebody else between the list and the
+      // pidfd: only what is (still) in the leaf is killed.
+      auto again = list();
+      if (!again) return;
+      for (auto& [pid, fd] : held) {
+        if (!std::binary_search(again->begin(), again->end(), pid)) continue;
+        syscall(SYS_pidfd_send_signal, fd.get(), SIGKILL, nullptr, 0);
+      }
+    }
+  }
+
+  guest::JoinMode join_;
+  std::shared_ptr<Leaf> leaf_;
+  OnMainEnd onMainEnd_;
+  pid_t main_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Processes> makeLeafProcesses(guest::JoinMode join, std::shared_ptr<Leaf> leaf,
+                                             Processes::OnMainEnd onMainEnd) {
+  return std::make_unique<LeafProcesses>(join, std::move(leaf), std::move(onMainEnd));
+}
+
+}  // namespace cordon::agent
