@@ -89,13 +89,13 @@ def test_a_veth_address_outside_is_not_reached(veth_namespace):
     with support.Instance(prefix=inside) as instance:
         def escape(*flags):
             return instance.cordon("escape", "--json", *flags, prefix=inside, timeout=300)
-        done = escape("--runtime", "runc", "--only", "connect", "--listen-address", "192.0.2.1")
+        done = escape("--runtime", "runc", "--only", "connect", "--connect-address", "192.0.2.1")
         assert done.status == 0, done
         rows = done.json["rows"]
         assert rows and all((r["outcome"], r["control"]) == ("contained", "network") for r in rows)
     # The same listener is reached where nothing is in between: the test can fail.
     with support.Instance("--allow-host-runtime", prefix=inside) as instance:
         done = instance.cordon("escape", "--json", "--runtime", "host", "--only", "connect",
-                               "--listen-address", "192.0.2.1", prefix=inside, timeout=300)
+                               "--connect-address", "192.0.2.1", prefix=inside, timeout=300)
         assert done.status != 0
         assert [r["outcome"] for r in done.json["rows"]] == ["escaped"]

@@ -1,18 +1,14 @@
-"""A vm-agent that lies or says nothing: the frontend and the broker survive it.
-
-The parts are started by hand, since `cordon up` never takes another agent.
-"""
-import os
+"""A vm-agent that lies or says nothing: the frontend and the broker survive it."""
+import functools
 import pathlib
 import shutil
-import signal
 import subprocess
 import tempfile
 
 import pytest
 
 import support
-from support import Api, Refused, v1, wait_until
+from support import Api, Refused, v1
 
 BIG = 2**64 - 1
 
@@ -41,74 +37,53 @@ MESSAGES = {
 }
 
 
-class Parts:
-    """cordon-broker with the fake agent, and cordon-agents, of one uid."""
-
-    def __init__(self, mode):
-        self.state = pathlib.Path(tempfile.mkdtemp(prefix="cordon-guest-"))
-        shutil.copy(pathlib.Path(__file__).parent / "fake_agent.py", self.state / "agent")
-        (self.state / "agent").chmod(0o755)
-        (self.state / "mode").write_text(mode)
-        for name, text in MESSAGES.items():
-            encoded = subprocess.run(
-                ["capnp", "encode", "-I/usr/include", str(support.TOP / "ipc/guest.capnp"),
-                 "GuestMessage"], input=text.encode(), capture_output=True, timeout=30)
-            assert encoded.returncode == 0, (name, encoded.stderr)
-            (self.state / name).write_bytes(encoded.stdout)
-        self.log = open(self.state / "log", "ab")
-        self.parts = []
-        self._activate("broker.sock", "broker", support.LIBEXEC / "cordon-broker", "--state",
-                       self.state / "broker", "--agents-uid", os.geteuid(), "--allow-host-runtime",
-                       "--vm-agent", self.state / "agent")
-        self._activate("agents.sock", "agents", support.LIBEXEC / "cordon-agents", "--broker",
-                       self.state / "broker.sock", "--one-trust-zone")
-        self.address = f"unix:{self.state}/agents.sock"
-
-    def _activate(self, path, name, *command):
-        self.parts.append(subprocess.Popen(
-            ["systemd-socket-activate", f"--listen={self.state}/{path}", f"--fdname={name}",
-             *map(str, command)], stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL))
-        wait_until(lambda: (self.state / path).exists(), f"{path} is there")
-
-    def text(self):
-        return "\n".join(support.read_text(self.state / "log").splitlines()[-30:])
-
-    def close(self):
-        agents = [p for p in support.processes_with(str(self.state / "agent"))]
-        for part in reversed(self.parts):
-            part.send_signal(signal.SIGTERM)
-        statuses = [part.wait(30) for part in self.parts]
-        text = self.text()
-        self.log.close()
-        shutil.rmtree(self.state)
-        assert statuses == [0, 0], text
-        left = [support.describe_process(p) for p in agents
-                if support.process_state(p) not in ("", "Z")]
+@pytest.fixture
+def parts(request):
+    """An instance whose agent is the fake one, in the mode of the parameter."""
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="cordon-guest-"))
+    agent = directory / "agent"
+    shutil.copy(pathlib.Path(__file__).parent / "fake_agent.py", agent)
+    agent.chmod(0o755)
+    (directory / "mode").write_text(request.param)
+    for name, message in encoded_messages().items():
+        (directory / name).write_bytes(message)
+    instance = support.Instance("--allow-host-runtime", "--vm-agent", agent)
+    try:
+        instance.start()
+        instance.first = (instance.broker, instance.agents)
+        yield instance
+    finally:
+        instance.dispose()
+        shutil.rmtree(directory)
+        left = [support.describe_process(p) for p in support.processes_with(str(agent))]
         assert not left, left
 
 
-@pytest.fixture
-def parts(request):
-    made = Parts(request.param)
-    try:
-        yield made
-    finally:
-        made.close()
+@functools.cache
+def encoded_messages():
+    encoded = {}
+    for name, text in MESSAGES.items():
+        run = subprocess.run(["capnp", "encode", "-I/usr/include",
+                              str(support.TOP / "ipc/guest.capnp"), "GuestMessage"],
+                             input=text.encode(), capture_output=True, timeout=30)
+        assert run.returncode == 0, (name, run.stderr)
+        encoded[name] = run.stdout
+    return encoded
 
 
 def run(parts, wall_ms=3000):
     with Api(parts.address) as client:
-        # Activation starts a part at its first connection.
         return client.run(["anything"], sandbox=client.spec(
             "host", limits={"wall_ms": wall_ms, "output_bytes": 1 << 20}), timeout=60)
 
 
 def alive(parts):
-    assert [part.poll() for part in parts.parts] == [None, None], parts.text()
+    """Neither part was started again."""
+    assert (parts.broker, parts.agents) == parts.first, parts.tail()
 
 
 def assert_memory_is_small(parts):
-    family = [p for part in parts.parts for p in [part.pid, *support.descendants(part.pid)]]
+    family = [parts.broker, parts.agents]
     large = [support.describe_process(p) for p in family if support.resident_kib(p) > 300_000]
     assert not large
 
@@ -118,7 +93,7 @@ def assert_memory_is_small(parts):
 def test_the_fake_agent_can_play_a_good_one(parts):
     """Else the others would pass for a wrong reason."""
     ended = run(parts)
-    assert (ended.result.exit_code, ended.out) == (0, b"lie\n"), parts.text()
+    assert (ended.result.exit_code, ended.out) == (0, b"lie\n"), parts.tail()
     alive(parts)
 
 
