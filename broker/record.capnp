@@ -65,5 +65,5 @@ struct SandboxRecord {
   idleMs @16 :UInt64;
   state @17 :State;
   left @18 :List(LeftOver);
-  # At most 256.
+  # At most 128.
 }

@@ -21,7 +21,7 @@
 namespace cordon::broker {
 
 constexpr size_t kMaxRecordBytes = 64 * 1024;
-constexpr size_t kMaxRecordLeftOvers = 256;
+constexpr size_t kMaxRecordLeftOvers = 128;
 
 struct SandboxRecord {
   std::string bootId;  // "" when written: this boot's
