@@ -1,10 +1,13 @@
 #include "vm_agent/test_agent.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <kj/debug.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -263,17 +266,38 @@ TestAgent::TestAgent(AgentOptions options) {
 
   auto pair = ipc::socketPair(SOCK_SEQPACKET);
   control_ = kj::mv(pair.a);
-  const char* path = agentPath();
-  pid_ = fork();
+  // A copy: the build directory need not be open to the agent's uid.
+  std::string path = workDir_ + "/vm-agent";
+  std::filesystem::copy_file(agentPath(), path);
+  KJ_SYSCALL(chmod(path.c_str(), options.executeOnly ? 0111 : 0755));
+  int ready[2], go[2];
+  KJ_SYSCALL(pipe2(ready, O_CLOEXEC));
+  KJ_SYSCALL(pipe2(go, O_CLOEXEC));
+  kj::AutoCloseFd readyOut(ready[0]), readyIn(ready[1]), goOut(go[0]), goIn(go[1]);
+  // Like fork, into new namespaces.
+  pid_ = static_cast<pid_t>(
+      syscall(SYS_clone, options.namespaces | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
   KJ_REQUIRE(pid_ >= 0);
   if (pid_ == 0) {
     dup2(pair.b, STDIN_FILENO);
     setsid();
     if (options.prepare) options.prepare();
-    execl(path, path, static_cast<char*>(nullptr));
+    readyIn = nullptr;
+    goIn = nullptr;
+    char byte;
+    while (read(goOut, &byte, 1) < 0 && errno == EINTR) {
+    }
+    if (options.beforeExec) options.beforeExec();
+    execl(path.c_str(), path.c_str(), static_cast<char*>(nullptr));
     _exit(99);
   }
   pair.b = nullptr;
+  readyIn = nullptr;
+  char byte;
+  while (read(readyOut, &byte, 1) < 0 && errno == EINTR) {
+  }
+  if (options.afterFork) options.afterFork(pid_);
+  goIn = nullptr;
   if (!options.sendConfig) return;
 
   capnp::MallocMessageBuilder message;

@@ -96,9 +96,15 @@ class TestStream {
 struct AgentOptions {
   std::function<void(guest::AgentConfig::Builder)> configure;
   bool sendConfig = true;
+  // The program file has mode 0111, as a sandbox's has.
+  bool executeOnly = false;
   int profile = -1;  // a BPF program
-  // Runs in the forked child before exec.
-  std::function<void()> prepare;
+  // Run in the forked child, before and after `afterFork`.
+  std::function<void()> prepare, beforeExec;
+  // Namespaces to fork into (CLONE_NEWPID…); 0: none.
+  uint64_t namespaces = 0;
+  // Runs in the parent when `prepare` has returned.
+  std::function<void(pid_t child)> afterFork;
 };
 
 // One vm-agent and its control socket. Its processes, temporary directory and
