@@ -1,0 +1,206 @@
+#include "broker/hardening.h"
+
+#include <errno.h>
+#include <kj/debug.h>
+#include <linux/keyctl.h>
+#include <seccomp.h>
+#include <sys/capability.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+
+namespace cordon::broker {
+
+namespace {
+
+constexpr Reasoned kKept[] = {
+    {"cap_sys_admin", "mounts, namespaces, cgroup namespaces, seccomp without a new exec"},
+    {"cap_setuid", "uid map of a sandbox; the agent's uid"},
+    {"cap_setgid", "gid map of a sandbox; the agent's gid and groups"},
+    {"cap_setpcap", "bounding set of the sandbox's processes"},
+    {"cap_net_admin", "loopback of the sandbox's network namespace"},
+    {"cap_sys_chroot", "joining a mount namespace"},
+    {"cap_chown", "cgroup.procs and scratch that belong to a sandbox's ids"},
+    {"cap_dac_override", "directories that belong to a sandbox's ids"},
+    {"cap_fowner", "modes of files that belong to a sandbox's ids"},
+    {"cap_fsetid", "setgid directories of an image's skeleton"},
+    {"cap_kill", "processes of a sandbox's uids"},
+    {"cap_sys_ptrace", "/proc/PID/ns of another uid's process"},
+    {"cap_sys_resource", "hard limits, oom_score_adj below its parent's"},
+};
+
+constexpr Reasoned kRefused[] = {
+    {"init_module", "code into the kernel"},
+    {"finit_module", "code into the kernel"},
+    {"delete_module", "code out of the kernel"},
+    {"kexec_load", "another kernel"},
+    {"kexec_file_load", "another kernel"},
+    {"reboot", "the whole host"},
+    {"swapon", "storage of the whole host"},
+    {"swapoff", "storage of the whole host"},
+    {"acct", "a log of every process of the host"},
+    {"iopl", "ports of the hardware"},
+    {"ioperm", "ports of the hardware"},
+    {"open_by_handle_at", "files by inode, past every directory (the shocker exploit)"},
+    {"lookup_dcookie", "paths from the kernel's profiler"},
+    {"quotactl", "quotas of the host"},
+    {"quotactl_fd", "quotas of the host"},
+    {"nfsservctl", "a server inside the kernel, long gone"},
+    {"settimeofday", "the host's clock"},
+    {"stime", "the host's clock"},
+    {"clock_settime", "the host's clock"},
+    {"clock_settime64", "the host's clock"},
+    {"clock_adjtime", "the host's clock"},
+    {"clock_adjtime64", "the host's clock"},
+    {"adjtimex", "the host's clock"},
+    {"syslog", "the kernel's log"},
+    {"vhangup", "the host's terminals"},
+    {"uselib", "an old library loader"},
+    {"_sysctl", "an old way to the kernel's settings"},
+    {"sysfs", "a list of file systems nobody needs"},
+    {"ustat", "superseded by statfs"},
+    {"fanotify_init", "watching every file of a mount"},
+    {"perf_event_open", "counters and samples of the whole host"},
+    {"add_key", "keys of root; runc needs keyctl alone"},
+    {"request_key", "keys of root; runc needs keyctl alone"},
+};
+
+// ------------------------------------------------------------- capabilities
+
+struct CapFree {
+  void operator()(void* p) const { cap_free(p); }
+};
+using Capabilities = std::unique_ptr<std::remove_pointer_t<cap_t>, CapFree>;
+
+Capabilities own(cap_t caps, const char* what) {
+  if (caps == nullptr) {
+    int error = errno;
+    KJ_FAIL_SYSCALL(what, error);
+  }
+  return Capabilities(caps);
+}
+
+bool holds(cap_t caps, cap_value_t capability) {
+  cap_flag_value_t value = CAP_CLEAR;
+  KJ_SYSCALL(cap_get_flag(caps, capability, CAP_PERMITTED, &value));
+  return value == CAP_SET;
+}
+
+void keepOnly(Hardened& result) {
+  Capabilities before = own(cap_get_proc(), "cap_get_proc");
+  Capabilities after = own(cap_init(), "cap_init");
+  std::vector<cap_value_t> kept;
+  for (auto& entry : keptCapabilities()) {
+    cap_value_t capability;
+    KJ_SYSCALL(cap_from_name(entry.name, &capability), entry.name);
+    // The bounding set decides what a child of root has after its exec.
+    bool have = holds(before.get(), capability) && cap_get_bound(capability) == 1;
+    (have ? result.capabilities : result.missing).emplace_back(entry.name);
+    if (have) kept.push_back(capability);
+  }
+  for (cap_value_t c = 0; c < cap_max_bits(); ++c) {
+    bool keep = std::find(kept.begin(), kept.end(), c) != kept.end();
+    if (!keep && cap_get_bound(c) == 1) {
+      KJ_SYSCALL(cap_drop_bound(c), c);
+    }
+  }
+  KJ_SYSCALL(cap_reset_ambient());
+  for (cap_flag_t set : {CAP_PERMITTED, CAP_EFFECTIVE}) {
+    KJ_SYSCALL(cap_set_flag(after.get(), set, static_cast<int>(kept.size()), kept.data(), CAP_SET));
+  }
+  // The inheritable set stays empty: an exec of root gets its capabilities from
+  // the bounding set, and nobody else gets any.
+  KJ_SYSCALL(cap_set_proc(after.get()));
+}
+
+// ------------------------------------------------------------------ seccomp
+
+struct SeccompRelease {
+  void operator()(void* filter) const { seccomp_release(filter); }
+};
+
+void check(int negativeErrno, const char* what, const char* detail = "") {
+  if (negativeErrno < 0) KJ_FAIL_SYSCALL(what, -negativeErrno, detail);
+}
+
+size_t loadFilter() {
+  std::unique_ptr<void, SeccompRelease> filter(seccomp_init(SCMP_ACT_ALLOW));
+  KJ_REQUIRE(filter != nullptr, "seccomp_init");
+  // The same calls through the other entry points of this processor; without
+  // them every 32-bit program of a descendant would be killed.
+  if (seccomp_arch_native() == SCMP_ARCH_X86_64) {
+    for (uint32_t arch : {SCMP_ARCH_X86, SCMP_ARCH_X32}) {
+      check(seccomp_arch_add(filter.get(), arch), "seccomp_arch_add");
+    }
+  }
+  size_t refused = 0;
+  for (auto& call : refusedCalls()) {
+    int number = seccomp_syscall_resolve_name(call.name);
+    if (number == __NR_SCMP_ERROR) continue;  // newer than this libseccomp
+    check(seccomp_rule_add(filter.get(), SCMP_ACT_ERRNO(EPERM), number, 0), "seccomp_rule_add",
+          call.name);
+    ++refused;
+  }
+  check(seccomp_load(filter.get()), "seccomp_load");
+  return refused;
+}
+
+// --------------------------------------------------------------- the process
+
+// A core dump of the broker has tokens' hashes and more in it. 1 byte is the
+// kernel's own value for "no core, and no helper for a piped core_pattern"; hard
+// must not be lower, or a sandbox could not be given 1 either.
+bool limitCore() {
+  rlimit limit{};
+  KJ_SYSCALL(getrlimit(RLIMIT_CORE, &limit));
+  if (limit.rlim_max < 1) return false;
+  limit = {1, 1};
+  KJ_SYSCALL(setrlimit(RLIMIT_CORE, &limit));
+  return true;
+}
+
+// A session keyring of its own, empty: sandboxes would share the caller's.
+void leaveKeyring() {
+  if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, nullptr) >= 0) return;
+  int error = errno;
+  if (error == ENOSYS || error == EPERM || error == EACCES) return;  // there are no keyrings here
+  KJ_FAIL_SYSCALL("keyctl(JOIN_SESSION_KEYRING)", error);
+}
+
+}  // namespace
+
+kj::ArrayPtr<const Reasoned> keptCapabilities() {
+  return kKept;
+}
+kj::ArrayPtr<const Reasoned> refusedCalls() {
+  return kRefused;
+}
+
+Hardened hardenBroker() {
+  Hardened result;
+  result.root = geteuid() == 0;
+  if (result.root) {
+    // Modes of what we make are what we wrote, whatever the caller's umask was.
+    umask(022);
+    result.coreLimitUsable = limitCore();
+    leaveKeyring();
+    // ------------------------------------------- from here on less than root
+    keepOnly(result);
+  }
+  // No setuid program gives anything back. Before seccomp, which then needs no
+  // capability.
+  KJ_SYSCALL(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+  // After the capabilities: changing them makes a process dumpable or not by
+  // the kernel's own rule.
+  KJ_SYSCALL(prctl(PR_SET_DUMPABLE, 0, 0, 0, 0));
+  // Last: nothing above had to be spared for it.
+  if (result.root) result.refusedCalls = loadFilter();
+  return result;
+}
+
+}  // namespace cordon::broker
