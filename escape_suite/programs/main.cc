@@ -10,8 +10,7 @@
 
 #include "escape_suite/programs/program.h"
 
-using namespace cordon::escape_programs;
-
+namespace cordon::escape_programs {
 namespace {
 
 constexpr int kUsageError = 64;
@@ -83,9 +82,7 @@ int usage() {
   return kUsageError;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int dispatch(int argc, char** argv) {
   if (argc < 3) return usage();
   bool armed = strcmp(argv[2], "armed") == 0;
   if (!armed && strcmp(argv[2], "safe") != 0) return usage();
@@ -100,4 +97,11 @@ int main(int argc, char** argv) {
     return 0;
   }
   return usage();
+}
+
+}  // namespace
+}  // namespace cordon::escape_programs
+
+int main(int argc, char** argv) {
+  return cordon::escape_programs::dispatch(argc, argv);
 }
