@@ -1,0 +1,68 @@
+// What the calls of this process share, on the loop thread.
+#pragma once
+#include <kj/async.h>
+#include <kj/debug.h>
+#include <spdlog/logger.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "frontend/agents/validate.h"
+#include "frontend/link/broker_link.h"
+#include "frontend/link/loop_thread.h"
+
+namespace cordon::agents {
+
+// What this process has learned of a sandbox and does not change. Only a hint
+// that saves a question to the broker: whether a client may use the sandbox is
+// what `attach` answers, each time.
+struct KnownSandbox {
+  LimitValues limits;
+  bool hostRuntime = false;
+  uint64_t leftRunning = 0;  // told by the agent for execs that ended
+};
+
+class KnownSandboxes {
+ public:
+  KnownSandbox* find(const std::string& name);
+  KnownSandbox& put(rpc::SandboxInfo::Reader info);
+  void forget(const std::string& name) { known_.erase(name); }
+
+ private:
+  std::unordered_map<std::string, KnownSandbox> known_;
+};
+
+struct Backend final : private kj::TaskSet::ErrorHandler {
+  Backend(link::LoopThread& l, std::shared_ptr<spdlog::logger> logger)
+      : loop(l), log(std::move(logger)) {}
+  // Before it goes: stop(), on the loop.
+  ~Backend() noexcept(false) {}
+  KJ_DISALLOW_COPY(Backend);
+
+  link::LoopThread& loop;
+  std::shared_ptr<spdlog::logger> log;
+  kj::Maybe<kj::Own<link::BrokerLink>> link;
+  KnownSandboxes known;
+
+  // On the loop: connects to the broker, and ends all there is.
+  void start(const std::string& brokerPath);
+  void stop();
+
+  // Lets `task` run to its end; it must not fail.
+  void add(kj::Promise<void> task) { KJ_ASSERT_NONNULL(tasks_)->add(kj::mv(task)); }
+
+  // Nothing while the broker is away.
+  kj::Maybe<rpc::AgentPort::Client> port() {
+    KJ_IF_MAYBE (l, link) return (*l)->port();
+    return nullptr;
+  }
+
+ private:
+  void taskFailed(kj::Exception&& exception) override;
+
+  kj::Maybe<kj::Own<kj::TaskSet>> tasks_;
+};
+
+}  // namespace cordon::agents

@@ -1,0 +1,127 @@
+#include "frontend/agents/guest_io.h"
+
+#include <errno.h>
+#include <kj/debug.h>
+#include <sys/socket.h>
+
+namespace cordon::agents {
+namespace {
+
+// Reads in a row before others on the loop get their turn.
+constexpr int kReadsPerTurn = 8;
+
+}  // namespace
+
+GuestIo::GuestIo(kj::UnixEventPort& port, kj::AutoCloseFd fd, GuestStream& stream, Owner& owner)
+    : fd_(kj::mv(fd)),
+      observer_(port, fd_, kj::UnixEventPort::FdObserver::OBSERVE_READ_WRITE),
+      stream_(stream),
+      owner_(owner) {}
+
+GuestIo::~GuestIo() noexcept(false) {}
+
+void GuestIo::begin() {
+  reading_ = readLoop().eagerlyEvaluate([this](kj::Exception&& e) {
+    KJ_LOG(ERROR, "reading from a guest", e);
+    ended(GuestFault::kNone);
+  });
+}
+
+kj::Promise<void> GuestIo::readLoop() {
+  for (int i = 0; i < kReadsPerTurn; ++i) {
+    if (closed_) return kj::READY_NOW;
+    if (paused_) {
+      auto paf = kj::newPromiseAndFulfiller<void>();
+      resume_ = kj::mv(paf.fulfiller);
+      return paf.promise.then([this] { return readLoop(); });
+    }
+    auto space = stream_.space();
+    ssize_t n = recv(fd_, space.begin(), space.size(), MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) {
+      return observer_.whenBecomesReadable().then([this] { return readLoop(); });
+    }
+    if (n <= 0) {  // end, or a reset, which is as good as one
+      ended(GuestFault::kNone);
+      return kj::READY_NOW;
+    }
+    if (!stream_.commit(static_cast<size_t>(n))) {
+      ended(stream_.fault());
+      return kj::READY_NOW;
+    }
+    if (!closed_) owner_.onBatch();
+  }
+  return kj::evalLater([this] { return readLoop(); });
+}
+
+void GuestIo::resume() {
+  paused_ = false;
+  KJ_IF_MAYBE (fulfiller, resume_) {
+    (*fulfiller)->fulfill();
+    resume_ = nullptr;
+  }
+}
+
+void GuestIo::ended(GuestFault fault) {
+  if (closed_) return;
+  close();
+  owner_.onStreamEnd(fault);
+}
+
+void GuestIo::send(kj::Array<capnp::word> frame) {
+  if (closed_) return;
+  outboxBytes_ += frame.asBytes().size();
+  frames_.push_back(kj::mv(frame));
+  if (writing_ || flush()) return;
+  writing_ = true;
+  writer_ = writeLoop().eagerlyEvaluate([](kj::Exception&& e) {
+    KJ_LOG(ERROR, "writing to a guest", e);  // the reader sees the end of the stream
+  });
+}
+
+kj::Promise<void> GuestIo::writeLoop() {
+  return observer_.whenBecomesWritable().then([this]() -> kj::Promise<void> {
+    // writing_ stays set meanwhile, so that a send() from onSent() only queues.
+    while (!closed_ && flush()) {
+      owner_.onSent();
+      if (frames_.empty()) {
+        writing_ = false;
+        return kj::READY_NOW;
+      }
+    }
+    if (closed_) return kj::READY_NOW;
+    return writeLoop();
+  });
+}
+
+bool GuestIo::flush() {
+  while (!frames_.empty()) {
+    auto bytes = frames_.front().asBytes();
+    ssize_t n =
+        ::send(fd_, bytes.begin() + sent_, bytes.size() - sent_, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return false;
+    if (n < 0) {  // nobody reads: what is still to be read from there may matter
+      frames_.clear();
+      outboxBytes_ = sent_ = 0;
+      return true;
+    }
+    sent_ += static_cast<size_t>(n);
+    outboxBytes_ -= static_cast<size_t>(n);
+    if (sent_ == bytes.size()) {
+      frames_.pop_front();
+      sent_ = 0;
+    }
+  }
+  return true;
+}
+
+void GuestIo::close() {
+  if (closed_) return;
+  closed_ = true;
+  frames_.clear();
+  outboxBytes_ = sent_ = 0;
+  shutdown(fd_, SHUT_RDWR);  // the fd itself goes with the observer
+}
+
+}  // namespace cordon::agents

@@ -1,0 +1,100 @@
+#include "frontend/agents/servers.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
+#include <kj/debug.h>
+
+namespace cordon::agents {
+namespace {
+
+constexpr auto kIdle = std::chrono::minutes(1);
+// A start message of 1 MiB and stdin messages fit well; what is larger gets
+// RESOURCE_EXHAUSTED from gRPC, and up to there our own, better answer.
+constexpr int kLargestRequest = 4 * 1024 * 1024;
+constexpr int kLargestMetadata = 16 * 1024;
+constexpr size_t kRequestMemory = 512 * 1024 * 1024;  // of all requests together
+constexpr int kKeepaliveMs = 60 * 1000;
+constexpr int kKeepaliveTimeoutMs = 20 * 1000;
+constexpr int kPingsAtLeastEveryMs = 5 * 1000;
+constexpr int kFrame = 1024 * 1024;
+
+}  // namespace
+
+Servers::Servers(Backend& backend, ExecCalls& calls, ServerLimits limits)
+    : backend_(backend), calls_(calls), limits_(limits), quota_("cordon-agents") {
+  quota_.Resize(kRequestMemory);
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+}
+
+Servers::~Servers() {
+  shutdown(std::chrono::milliseconds(0));
+}
+
+bool Servers::admits(uint32_t uid) const {
+  if (connections_ >= limits_.connections) return false;
+  auto found = users_.find(uid);
+  if (found == users_.end()) return users_.size() < limits_.users;
+  return found->second.connections < limits_.connectionsPerUser;
+}
+
+void Servers::add(uint32_t uid, kj::AutoCloseFd connection) {
+  auto& to = user(uid);
+  ++connections_;
+  ++to.connections;
+  grpc::AddInsecureChannelFromFd(to.server.get(), connection.release());
+}
+
+void Servers::ended(uint32_t uid) {
+  auto& from = users_.at(uid);
+  --connections_;
+  if (--from.connections == 0) from.idleSince = std::chrono::steady_clock::now();
+}
+
+Servers::User& Servers::user(uint32_t uid) {
+  auto found = users_.find(uid);
+  if (found != users_.end()) return found->second;
+  User made;
+  made.service = std::make_unique<AgentsService>(backend_, calls_, uid, limits_.oneTrustZone);
+  grpc::ServerBuilder builder;
+  builder.RegisterService(made.service.get())
+      .SetResourceQuota(quota_)
+      .SetMaxReceiveMessageSize(kLargestRequest)
+      .AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits_.callsPerConnection)
+      .AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kLargestMetadata)
+      .AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs)
+      .AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs)
+      .AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                          kPingsAtLeastEveryMs)
+      .AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrame)
+      // Reflection is a synchronous service: one thread for it is plenty.
+      .SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1)
+      .SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1)
+      .SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);
+  made.server = builder.BuildAndStart();
+  KJ_REQUIRE(made.server != nullptr, "gRPC could not start a server");
+  return users_.emplace(uid, std::move(made)).first->second;
+}
+
+void Servers::dropIdle() {
+  auto now = std::chrono::steady_clock::now();
+  for (auto it = users_.begin(); it != users_.end();) {
+    auto& candidate = it->second;
+    if (candidate.connections == 0 && now - candidate.idleSince > kIdle) {
+      candidate.server->Shutdown(std::chrono::system_clock::now());
+      it = users_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+void Servers::shutdown(std::chrono::milliseconds grace) {
+  auto deadline = std::chrono::system_clock::now() + grace;
+  for (auto& [uid, leaving] : users_) leaving.server->Shutdown(deadline);
+  users_.clear();
+}
+
+}  // namespace cordon::agents
