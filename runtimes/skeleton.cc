@@ -98,9 +98,9 @@ void Skeleton::bind(int source, const std::string& path) {
 }
 
 void addMountPoints(Skeleton& skeleton) {
-  for (const char* name : {"proc", "sys", "dev", "tmp", "work", ".cordon"}) {
-    skeleton.directory(name);
-  }
+  for (const char* name : {"proc", "sys", "dev", ".cordon"}) skeleton.directory(name);
+  // runc gives a tmpfs the mode of the directory that it mounts on.
+  for (const char* name : {"tmp", "work"}) skeleton.directory(name, 01777);
   skeleton.file(kAgentPath + 1, "");
 }
 

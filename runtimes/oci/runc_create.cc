@@ -103,8 +103,11 @@ kj::Promise<RuncCreate::Result> RuncCreate::afterRun(broker::ExitStatus status) 
       return fail(rpc::Reason::RUNTIME_FAILED, "the agent " + describe(*ended) + " at once");
     }
     if (!inside) {
-      (*init)->signal(SIGKILL);
-      return fail(rpc::Reason::RUNTIME_FAILED, "runc put its init outside the sandbox's cgroup");
+      stray_ = kj::mv(*init);
+      stray_->signal(SIGKILL);
+      return stray_->onExit().then([this](broker::ExitStatus) {
+        return fail(rpc::Reason::RUNTIME_FAILED, "runc put its init outside the sandbox's cgroup");
+      });
     }
     Result result;
     result.init<Started>(Started{kj::mv(*init)});
