@@ -93,9 +93,10 @@ class TreeBase : public CgroupTree {
 // BASE/INSTANCE, and return null with a reason in whyNone where that can't be.
 kj::Maybe<kj::Own<CgroupTree>> openV1(std::shared_ptr<TreeData> tree);
 struct V2Options {
-  // What the limits need. Tests of the mechanics on a hierarchy without
-  // controllers pass none: no limit is set then.
+  // What the limits need. Tests of the mechanics on a hierarchy that lacks them
+  // pass others or none, and set no limits.
   std::vector<std::string> controllers = {"memory", "pids", "cpu"};
+  bool limits = true;
 };
 kj::Maybe<kj::Own<CgroupTree>> openV2(std::shared_ptr<TreeData> tree, const V2Options& options);
 

@@ -137,7 +137,7 @@ void addCounters(CounterSet& set, const CgroupDir& dir, rpc::Scope scope) {
 }
 
 struct V2Sandbox {
-  std::vector<std::string> controllers;
+  V2Options options;
   kj::Maybe<CgroupDir> work;
   uint32_t agentUid = 0;
   uint32_t pids = 0;
@@ -148,7 +148,7 @@ class V2Leaf final : public ExecLeaf {
   V2Leaf(std::shared_ptr<const V2Sandbox> sandbox, uint32_t number)
       : sandbox_(std::move(sandbox)), name_("exec-" + std::to_string(number)), dir_(make()) {
     KJ_ON_SCOPE_FAILURE(remove());
-    if (!sandbox_->controllers.empty()) {
+    if (sandbox_->options.limits) {
       // The leaf's own limit is met before work's: the refusal is counted here.
       KJ_IF_MAYBE (bad, applyLimit(dir_, "pids.max", sandbox_->pids)) {
         KJ_FAIL_SYSCALL("write", bad->error, name_, bad->file);
@@ -209,8 +209,8 @@ class V2SandboxCgroups final : public SandboxBase {
       : SandboxBase(std::move(data), std::move(name)), state_(std::make_shared<V2Sandbox>()) {}
 
   kj::Maybe<LimitNotApplied> build(const MountedHierarchy& h, const ResolvedLimits& limits,
-                                   uint32_t agentUid, const std::vector<std::string>& controllers) {
-    state_->controllers = controllers;
+                                   uint32_t agentUid, const V2Options& options) {
+    state_->options = options;
     state_->agentUid = agentUid;
     state_->pids = limits.pids;
     int error = ENOENT;
@@ -249,11 +249,11 @@ class V2SandboxCgroups final : public SandboxBase {
       madeDirectory(*dir);
     }
     for (auto* dir : {&top, static_cast<const CgroupDir*>(&work)}) {
-      if (int error = enable(*dir, state_->controllers)) {
+      if (int error = enable(*dir, state_->options.controllers)) {
         return LimitNotApplied{"cgroup.subtree_control", error};
       }
     }
-    if (!state_->controllers.empty()) {
+    if (state_->options.limits) {
       KJ_IF_MAYBE (bad, limit(work, limits.memoryBytes, limits.pids)) return *bad;
       KJ_IF_MAYBE (bad, applyText(work, "cpu.max",
                                   std::to_string(limits.cpuMillis * kCpuPeriodUs / 1000) + " " +
@@ -307,7 +307,7 @@ class V2Tree final : public TreeBase {
                                                              uint32_t agentHostUid) override {
     auto sandbox = kj::heap<V2SandboxCgroups>(tree_, name);
     KJ_ON_SCOPE_FAILURE(sandbox->removePass());
-    KJ_IF_MAYBE (bad, sandbox->build(*hierarchy_, limits, agentHostUid, options_.controllers)) {
+    KJ_IF_MAYBE (bad, sandbox->build(*hierarchy_, limits, agentHostUid, options_)) {
       if (!sandbox->collided()) sandbox->removePass();
       return *bad;
     }

@@ -38,7 +38,7 @@ class V2Test : public ::testing::Test {
       controllers_ = text->find("memory") != std::string::npos;
     }
     V2Options options;
-    if (!controllers_) options.controllers.clear();
+    if (!controllers_) options = {{}, false};
     KJ_IF_MAYBE (tree, openV2(data_, options)) {
       tree_ = kj::mv(*tree);
     } else {
