@@ -16,9 +16,9 @@ namespace cordon::broker {
 namespace {
 constexpr auto kAgentGreets = 10 * kj::SECONDS;
 
-int64_t unixMs() {
+int64_t milliseconds(clockid_t clock) {
   timespec t{};
-  clock_gettime(CLOCK_REALTIME, &t);
+  clock_gettime(clock, &t);
   return int64_t{t.tv_sec} * 1000 + t.tv_nsec / 1'000'000;
 }
 
@@ -69,9 +69,13 @@ kj::Promise<kj::OneOf<Created, Failure>> Creation::create(uint32_t owner,
   do {
     sandbox.entry.name = newSandboxName();
   } while (registry_.contains(sandbox.entry.name));
-  sandbox.entry.owner = owner;
+  sandbox.entry.ownerUid = owner;
   sandbox.entry.runtime = sandbox.spec.runtime;
-  sandbox.entry.createdUnixMs = unixMs();
+  sandbox.entry.createdUnixMs = milliseconds(CLOCK_REALTIME);
+  sandbox.entry.createdBootMs = static_cast<uint64_t>(milliseconds(CLOCK_BOOTTIME));
+  sandbox.entry.limits = sandbox.spec.limits;
+  sandbox.entry.ttlMs = static_cast<uint64_t>(sandbox.spec.ttl / kj::MILLISECONDS);
+  sandbox.entry.idleMs = static_cast<uint64_t>(sandbox.spec.idle / kj::MILLISECONDS);
   sandbox.entry.directory = services_.sandboxesDirectory + "/" + sandbox.entry.name;
   registry_.insert(kj::addRef(sandbox));
 
@@ -94,13 +98,13 @@ kj::Promise<kj::OneOf<Created, Failure>> Creation::run(kj::Own<Job> owned) {
         }
         KJ_IF_MAYBE (why, failed) {
           spdlog::warn("{}: not created, owner {}, {}: {} {}; ms: {}", sandbox.name(),
-                       sandbox.entry.owner, sandbox.entry.runtime, why->subject, why->detail,
+                       sandbox.entry.ownerUid, sandbox.entry.runtime, why->subject, why->detail,
                        job.times.text());
           return destruction_.destroy(sandbox, "not created")
               .then(
                   [refused = kj::mv(*why)](Receipt&&) mutable { return Answer(kj::mv(refused)); });
         }
-        spdlog::info("{}: ready, owner {}, {}; ms: {}", sandbox.name(), sandbox.entry.owner,
+        spdlog::info("{}: ready, owner {}, {}; ms: {}", sandbox.name(), sandbox.entry.ownerUid,
                      sandbox.entry.runtime, job.times.text());
         return Answer(Created{kj::addRef(sandbox), job.token});
       })
@@ -210,7 +214,7 @@ kj::Promise<Creation::Result> Creation::makeCgroups(Job& job) {
   if (!sandbox.runtime->needsCgroups()) return Result(nullptr);
   constexpr uint32_t kAgentUidInside = 65000;
   auto made = services_.cgroups.create(sandbox.name(), sandbox.spec.limits,
-                                       sandbox.entry.ids.first + kAgentUidInside);
+                                       sandbox.entry.idFirst + kAgentUidInside);
   if (made.is<LimitNotApplied>()) {
     auto& why = made.get<LimitNotApplied>();
     auto refused = failure(rpc::Reason::LIMIT_NOT_APPLIED,
@@ -254,7 +258,7 @@ kj::Promise<Creation::Result> Creation::startRuntime(Job& job) {
   request.directory = sandbox.entry.directory;
   request.image = sandbox.image.get();
   request.limits = sandbox.spec.limits;
-  request.ids = sandbox.entry.ids;
+  request.ids = sandbox.ids();
   KJ_IF_MAYBE (cgroups, sandbox.cgroups) {
     request.cgroups = cgroups->get();
   }

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <kj/debug.h>
 #include <spdlog/spdlog.h>
+#include <string.h>
 
 #include <algorithm>
 
@@ -271,8 +272,8 @@ kj::Promise<void> Destruction::giveBack(Attempt& a) {
     for (auto& item : rest) a.receipt.left.push_back(std::move(item));
     if (a.receipt.left.empty()) {
       sandbox.recorded = false;
-      if (sandbox.entry.ids.count > 0) {
-        a.removed("id-range", std::to_string(sandbox.entry.ids.first));
+      if (sandbox.entry.idCount > 0) {
+        a.removed("id-range", std::to_string(sandbox.entry.idFirst));
       }
       a.removed("record", sandbox.name());
       return kj::READY_NOW;
@@ -289,7 +290,7 @@ Receipt Destruction::finish(Attempt& a) {
   sandbox.destroyRunning = false;
   if (a.receipt.complete) {
     spdlog::info("{}: destroyed ({}), owner {}, {} items removed; ms: {}", sandbox.name(), a.why,
-                 sandbox.entry.owner, a.receipt.removed.size(), a.times.text());
+                 sandbox.entry.ownerUid, a.receipt.removed.size(), a.times.text());
     sandbox.gone = true;
     sandbox.control = nullptr;
     registry_.erase(sandbox.name());

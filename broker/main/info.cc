@@ -61,7 +61,7 @@ void write(rpc::SandboxInfo::Builder out, Sandbox& sandbox, kj::TimePoint now, b
   out.setName(entry.name);
   out.setRuntime(entry.runtime);
   out.setImage(entry.image);
-  out.initOwner().setUid(entry.owner);
+  out.initOwner().setUid(entry.ownerUid);
   out.setState(entry.state);
   out.setCreatedUnixMs(entry.createdUnixMs);
   write(out.initLimits(), sandbox.spec.limits);
@@ -75,7 +75,7 @@ void write(rpc::SandboxInfo::Builder out, Sandbox& sandbox, kj::TimePoint now, b
       write(out.initCounters(static_cast<uint>(counters.size())), counters);
     }
   }
-  out.setIdRangeStart(entry.ids.first);
+  out.setIdRangeStart(entry.idFirst);
   auto end = sandbox.created + sandbox.spec.ttl;
   auto left = end > now ? end - now : 0 * kj::SECONDS;
   out.setTtlLeftMs(static_cast<uint64_t>(left / kj::MILLISECONDS));

@@ -46,17 +46,6 @@ std::string besideThisProgram(const char* name) {
   return path.substr(0, path.rfind('/') + 1) + name;
 }
 
-void parseSpan(std::string_view text, Options& options) {
-  auto colon = text.find(':');
-  KJ_REQUIRE(colon != std::string_view::npos, "--id-span is FIRST:COUNT");
-  options.idFirst = number<uint32_t>(text.substr(0, colon), "--id-span", 65536, 0xfffe0000);
-  auto count = number<uint32_t>(text.substr(colon + 1), "--id-span", 2 * 65536, 0xfffe0000);
-  KJ_REQUIRE(options.idFirst % 65536 == 0 && count % 65536 == 0,
-             "--id-span must be whole ranges of 65536 ids");
-  KJ_REQUIRE(count <= 0xffff0000 - options.idFirst, "--id-span goes past the last id");
-  options.idRanges = count / 65536;
-}
-
 enum Option : int {
   kState = 256,
   kAgentsUid,
@@ -106,7 +95,12 @@ void apply(int option, const char* value, Options& options) {
       options.vmAgent = absolute(value, "--vm-agent");
       return;
     case kIdSpan:
-      return parseSpan(value, options);
+      KJ_IF_MAYBE (span, parseIdSpan(value)) {
+        options.ids = *span;
+        return;
+      }
+      KJ_FAIL_REQUIRE("--id-span is FIRST:RANGES, both plain numbers, FIRST a multiple of 65536",
+                      value);
     case kIdRegistry:
       options.idRegistry = absoluteAsGiven(value, "--id-registry");
       return;
@@ -146,7 +140,8 @@ name "broker"), e.g.
   --allow-host-runtime    offer `host`, which is no sandbox
   --runc PATH             the runc to use
   --vm-agent PATH         default: beside this program
-  --id-span FIRST:COUNT   ids for sandboxes (default 1879048192:67108864)
+  --id-span FIRST:RANGES  ranges of 65536 ids for sandboxes, the first for
+                          services (default 1879048192:1024)
   --id-registry DIR       claims on id ranges, shared by the host's instances
   --cgroup-base PATH      cordon's subtree in every hierarchy (default /cordon)
   --max-sandboxes N       at once (default 256)
@@ -170,7 +165,7 @@ Options parseOptions(int argc, char** argv) {
   KJ_REQUIRE(!options.state.empty(), "--state is required");
   if (options.vmAgent.empty()) options.vmAgent = besideThisProgram("vm-agent");
   if (options.agentsUid == static_cast<uid_t>(-1)) {
-    options.agentsUid = root ? options.idFirst + kServiceUidOffset : geteuid();
+    options.agentsUid = root ? options.ids.first + kServiceUidOffset : geteuid();
   }
   return options;
 }

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "broker/ids.h"
+
 namespace cordon::broker {
 
 struct Options {
@@ -13,10 +15,9 @@ struct Options {
   uid_t agentsUid = 0;  // whose connections get the AgentPort
   std::vector<std::string> imageDirs;
   bool allowHostRuntime = false;
-  std::string runc;               // "" = looked for
-  std::string vmAgent;            // absolute
-  uint32_t idFirst = 1879048192;  // 0x70000000
-  uint32_t idRanges = 1024;       // of 65536 ids each, the first for services
+  std::string runc;     // "" = looked for
+  std::string vmAgent;  // absolute
+  IdSpan ids;
   std::string idRegistry = "/run/cordon/ids";
   std::string cgroupBase = "/cordon";
   uint32_t maxSandboxes = 256;

@@ -90,7 +90,7 @@ std::vector<std::string> directoriesIn(const std::string& path) {
   return result;
 }
 
-kj::Own<Sandbox> remains(Services& services, const LedgerEntry& entry, bool recorded) {
+kj::Own<Sandbox> remains(Services& services, const SandboxRecord& entry, bool recorded) {
   auto sandbox = kj::refcounted<Sandbox>(services.timer.now());
   sandbox->entry = entry;
   sandbox->entry.state = rpc::SandboxState::DESTROYING;
@@ -125,9 +125,16 @@ size_t killEarlierNamespace(const std::string& mountPoint) {
 kj::Promise<void> recover(Services& services, Registry& registry, Destruction& destruction) {
   std::map<std::string, kj::Own<Sandbox>> found;
   for (auto& finding : services.ledger.findings()) {
-    spdlog::warn("{}: left by an earlier broker{}", finding.entry.name,
-                 finding.damaged ? ", its record is damaged" : "");
-    found[finding.entry.name] = remains(services, finding.entry, true);
+    SandboxRecord entry;
+    entry.name = finding.name;
+    KJ_IF_MAYBE (record, finding.record) {
+      spdlog::warn("{}: left by an earlier broker", finding.name);
+      entry = *record;
+    } else {
+      spdlog::warn("{}: left by an earlier broker, its record is damaged: {}", finding.name,
+                   finding.damage);
+    }
+    found[finding.name] = remains(services, entry, true);
   }
   std::vector<std::string> unrecorded = directoriesIn(services.sandboxesDirectory);
   if (services.cgroups.mode() != CgroupMode::kNone) {
@@ -136,7 +143,7 @@ kj::Promise<void> recover(Services& services, Registry& registry, Destruction& d
   for (auto& name : unrecorded) {
     if (found.count(name) > 0) continue;
     spdlog::warn("{}: left by an earlier broker, without a record", name);
-    LedgerEntry entry;
+    SandboxRecord entry;
     entry.name = name;
     found[name] = remains(services, entry, false);
   }

@@ -6,7 +6,7 @@ namespace cordon::broker {
 
 kj::Maybe<Failure> Registry::admit(uint32_t owner) const {
   uint32_t own = 0;
-  for (auto& [name, sandbox] : sandboxes_) own += sandbox->entry.owner == owner;
+  for (auto& [name, sandbox] : sandboxes_) own += sandbox->entry.ownerUid == owner;
   if (sandboxes_.size() < maxSandboxes_ && own < maxPerOwner_) return nullptr;
   auto full = failure(rpc::Reason::TOO_MANY_SANDBOXES, own >= maxPerOwner_
                                                            ? "you have too many sandboxes"
@@ -27,7 +27,7 @@ kj::Maybe<Sandbox&> Registry::attach(uint32_t owner, const std::string& name,
   Sandbox& sandbox = *it->second;
   bool there = sandbox.entry.state == rpc::SandboxState::READY ||
                sandbox.entry.state == rpc::SandboxState::LOST;
-  if (!there || sandbox.entry.owner != owner) return nullptr;
+  if (!there || sandbox.entry.ownerUid != owner) return nullptr;
   if (!tokenMatches(token, sandbox.entry.tokenHash)) return nullptr;
   return sandbox;
 }
@@ -43,7 +43,7 @@ std::vector<kj::Own<Sandbox>> Registry::all() {
 std::vector<kj::Own<Sandbox>> Registry::of(uint32_t owner) {
   std::vector<kj::Own<Sandbox>> result;
   for (auto& [name, sandbox] : sandboxes_) {
-    if (sandbox->entry.owner == owner) {
+    if (sandbox->entry.ownerUid == owner) {
       result.push_back(kj::addRef(*sandbox));
     }
   }

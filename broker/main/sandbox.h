@@ -34,6 +34,7 @@ class Sandbox final : public kj::Refcounted {
   KJ_DISALLOW_COPY(Sandbox);
 
   const std::string& name() const { return entry.name; }
+  runtimes::IdRange ids() const { return {entry.idFirst, entry.idCount}; }
   // The init's end as waitid told it; null while it runs.
   kj::Maybe<ExitStatus> initStatus() const {
     KJ_IF_MAYBE (child, init) {
@@ -43,7 +44,7 @@ class Sandbox final : public kj::Refcounted {
   }
 
   // Identity.
-  LedgerEntry entry;  // name, owner, token's hash, ids, state: as recorded
+  SandboxRecord entry;  // name, owner, token's hash, ids, state: as recorded
   ValidSpec spec;
   kj::TimePoint created;
   runtimes::Runtime* runtime = nullptr;  // null: recovered, its runtime unknown

@@ -1,0 +1,217 @@
+// cordon-broker: the one privileged process. It makes and destroys sandboxes for
+// the frontends, hands out streams to them, and reads the kernel's counters. It
+// reads no byte that comes from a sandbox.
+//
+// serve() is the process in the order in which it happens; docs/operations.md
+// lists the same with what each step may touch.
+#include <errno.h>
+#include <kj/async-io.h>
+#include <kj/debug.h>
+#include <signal.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include "broker/hardening.h"
+#include "broker/main/admission.h"
+#include "broker/main/agent_port.h"
+#include "broker/main/creation.h"
+#include "broker/main/destruction.h"
+#include "broker/main/options.h"
+#include "broker/main/place.h"
+#include "broker/main/record_ledger.h"
+#include "broker/main/recovery.h"
+#include "broker/main/state_directory.h"
+#include "ipc/listen_fds.h"
+#include "jailer/seccomp.h"
+#include "runtimes/host/host.h"
+#include "runtimes/oci/runc.h"
+
+namespace cordon::broker {
+namespace {
+
+constexpr auto kShutdown = 20 * kj::SECONDS;
+
+// Every sandbox holds a handful of fds, every exec a few more.
+void raiseFileLimit() {
+  rlimit limit{};
+  KJ_SYSCALL(getrlimit(RLIMIT_NOFILE, &limit));
+  limit.rlim_cur = limit.rlim_max;
+  KJ_SYSCALL(setrlimit(RLIMIT_NOFILE, &limit));
+}
+
+void captureSignals() {
+  kj::UnixEventPort::captureSignal(SIGTERM);
+  kj::UnixEventPort::captureSignal(SIGINT);
+  kj::UnixEventPort::captureSignal(SIGCHLD);
+  // A peer that has gone is an error of the write, not our end.
+  KJ_REQUIRE(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+}
+
+kj::Promise<void> reapOnSigchld(kj::UnixEventPort& port, TurnClock& clock, Children& children) {
+  return port.onSignal(SIGCHLD).then([&](siginfo_t&&) {
+    auto turn = clock.turn("reap");
+    children.reapStrays();
+    return reapOnSigchld(port, clock, children);
+  });
+}
+
+kj::Promise<int> stopSignal(kj::UnixEventPort& port) {
+  return port.onSignal(SIGTERM)
+      .then([](siginfo_t&&) { return SIGTERM; })
+      .exclusiveJoin(port.onSignal(SIGINT).then([](siginfo_t&&) { return SIGINT; }));
+}
+
+std::vector<kj::Own<runtimes::Runtime>> makeRuntimes(Children& children, kj::Timer& timer,
+                                                     CgroupTree& cgroups, const Options& options,
+                                                     const std::string& vmAgent) {
+  std::vector<kj::Own<runtimes::Runtime>> result;
+  result.push_back(runtimes::makeRuncRuntime(children, timer, cgroups, {options.runc}));
+  result.push_back(runtimes::makeHostRuntime(children, {options.allowHostRuntime, vmAgent}));
+  return result;
+}
+
+void logHardening(const Hardened& hardened) {
+  spdlog::info("hardened: {} capabilities left, {} system calls refused",
+               hardened.capabilities.size(), hardened.refusedCalls);
+  for (auto& name : hardened.missing) spdlog::warn("no {} here", name);
+  if (!hardened.coreLimitUsable) {
+    spdlog::warn("the hard limit of core files is 0: a piped core_pattern would still run");
+  }
+}
+
+class LogFaults final : public kj::TaskSet::ErrorHandler {
+ public:
+  void taskFailed(kj::Exception&& exception) override { fault("loop", exception); }
+};
+
+int serve(const Options& options) {
+  // Before anything that could start a child or take a signal.
+  captureSignals();
+  auto listener = ipc::takeListenFd("broker");
+  // Before anything of an earlier broker is touched: it may still be alive.
+  StateDirectory state(options.state);
+  spdlog::info("cordon-broker, instance {}, state {}", state.instance(), state.path());
+  // So that the init of a detached runc falls to us, and its status with it.
+  becomeSubreaper();
+  raiseFileLimit();
+
+  // ------------------------------------------------- as root: narrow ourselves
+  // Before the cgroups are looked for: their descriptors must belong to mounts
+  // of our own namespace.
+  Place place(options, state);
+  // Before the first child, the first thread and the first byte of a peer; after
+  // the mounts, which are the last thing that needs what is given up here.
+  logHardening(hardenBroker());
+
+  // ------------------------------------------------------------ what there is
+  auto io = kj::setupAsyncIo();
+  auto& port = io.unixEventPort;
+  auto& timer = port.getTimer();
+  TurnClock clock;
+  Children children(port);
+  auto cgroups = CgroupTree::open(options.cgroupBase, state.instance());
+  spdlog::info("{}", cgroups->mode() == CgroupMode::kNone ? "no cgroups: " + cgroups->whyNone()
+                                                          : cgroups->describe());
+  auto ledger = openLedger(options, state);
+  RuntimeSet runtimes(makeRuntimes(children, timer, *cgroups, options, place.vmAgent()));
+  auto images =
+      runtimes::ImageStore::open(place.images(), options.imageDirs, place.vmAgent(), timer);
+  auto profile = jailer::compileDefaultProfile();
+  spdlog::info("seccomp profile {}: {} of {} calls", profile.name, profile.allowedCalls,
+               profile.knownCalls);
+
+  Services services{port,
+                    timer,
+                    clock,
+                    children,
+                    *cgroups,
+                    *ledger,
+                    *images,
+                    runtimes,
+                    Ceilings::ofThisHost(),
+                    profile.bpf.get(),
+                    place.sandboxes(),
+                    options.allowHostRuntime,
+                    options.maxSandboxes,
+                    options.maxSandboxesPerOwner};
+  Registry registry(options.maxSandboxes, options.maxSandboxesPerOwner);
+  Destruction destruction(services, registry);
+  LogFaults faults;
+  kj::TaskSet tasks(faults);
+  tasks.add(reapOnSigchld(port, clock, children));
+  auto stop = stopSignal(port).fork();
+
+  // ------------------------------------------- before serving: finish the past
+  recover(services, registry, destruction).wait(io.waitScope);
+  runtimes.probeAll().wait(io.waitScope);
+
+  // -------------------------------------------------------------------- serve
+  {
+    Creation creation(services, registry, destruction);
+    Admission admission(io, clock, kj::mv(listener),
+                        {options.agentsUid,
+                         [&](kj::Own<PeerScope> peer) {
+                           return makeAgentPort(services, registry, creation, destruction,
+                                                kj::mv(peer));
+                         },
+                         [&](PeerScope& peer) {
+                           for (auto& sandbox : registry.all()) {
+                             KJ_IF_MAYBE (execs, sandbox->execs) {
+                               (*execs)->dropPeer(peer);
+                             }
+                           }
+                         }});
+    auto accepting = admission.accept().eagerlyEvaluate(
+        [&](kj::Exception&& e) { faults.taskFailed(kj::mv(e)); });
+    sd_notify(0, "READY=1");
+    spdlog::info("serving uid {}", options.agentsUid);
+
+    int signo = stop.addBranch().wait(io.waitScope);
+    spdlog::info("signal {}: stopping, {} sandboxes", signo, registry.size());
+    sd_notify(0, "STOPPING=1");
+    accepting = nullptr;
+    // Those half made undo themselves; the others are destroyed meanwhile.
+    creation.stop()
+        .then([&]() { return destruction.destroyAll("the broker stops"); })
+        .exclusiveJoin(timer.afterDelay(kShutdown))
+        .wait(io.waitScope);
+    admission.disconnectAll();
+  }
+
+  // ------------------------------------------------------- leave nothing behind
+  images->removeAll();
+  bool clean = registry.size() == 0;
+  if (clean) cgroups->removeInstance();
+  if (int error = place.remove()) spdlog::error("{}: {}", place.sandboxes(), strerror(error));
+  clock.log();
+  if (!clean) spdlog::error("{} sandboxes are not wholly removed", registry.size());
+  return clean ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace cordon::broker
+
+int main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_logger_st("broker"));
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e broker %l %v");
+  try {
+    auto options = cordon::broker::parseOptions(argc, argv);
+    if (options.help) {
+      fputs(cordon::broker::usage(), stdout);
+      return 0;
+    }
+    return cordon::broker::serve(options);
+  } catch (const kj::Exception& exception) {
+    spdlog::critical("{} ({}:{})", exception.getDescription().cStr(), exception.getFile(),
+                     exception.getLine());
+  } catch (const std::exception& exception) {
+    spdlog::critical("{}", exception.what());
+  }
+  return 1;
+}
