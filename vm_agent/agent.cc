@@ -1,6 +1,7 @@
 #include "vm_agent/agent.h"
 
 #include <kj/debug.h>
+#include <malloc.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -24,6 +25,7 @@ constexpr size_t kLargePipeExecs = 16;
 // Programs can make zombies faster than they are buried.
 constexpr int kReapsPerTurn = 256;
 constexpr uint64_t kLeftOverRetryUs = 20 * 1000;
+constexpr uint64_t kTrimAfterUs = 200 * 1000;
 constexpr uint64_t kEndGraceUs = 3 * 1000 * 1000;
 
 }  // namespace
@@ -230,6 +232,11 @@ void Agent::runTimers() {
   for (auto& exec : execs_) {
     if (exec->nextTimer() <= now) exec->onTimer(now);
   }
+  if (now >= trimAt_) {
+    trimAt_ = UINT64_MAX;
+    pool_.clear();
+    malloc_trim(0);
+  }
   if (now < nextLeftOverKill_) return;
   for (auto& left : leftOvers_) {
     if (!left.killing && !left.processes->wantsKill()) continue;
@@ -254,13 +261,18 @@ void Agent::sweep() {
       leftOvers_.push_back({exec->number(), std::move(processes)});
     }
   }
-  std::erase_if(execs_, [](auto& exec) { return exec->done(); });
+  bool ended = std::erase_if(execs_, [](auto& exec) { return exec->done(); }) > 0;
   std::erase_if(leftOvers_, [](auto& left) { return !left.processes->mustStay(); });
-  if (execs_.empty()) pool_.clear();
+  // An idle sandbox should cost little, and one exec after the other no trim.
+  if (!execs_.empty()) {
+    trimAt_ = UINT64_MAX;
+  } else if (ended) {
+    trimAt_ = monotonicUs() + kTrimAfterUs;
+  }
 }
 
 int Agent::timeoutMs() const {
-  uint64_t next = UINT64_MAX;
+  uint64_t next = trimAt_;
   for (auto& exec : execs_) next = std::min(next, exec->nextTimer());
   for (auto& left : leftOvers_) {
     if (left.killing || left.processes->wantsKill()) next = std::min(next, nextLeftOverKill_);

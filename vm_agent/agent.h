@@ -76,6 +76,7 @@ class Agent final : public ControlHandler, public StreamOwner {
   Control control_;
   bool reapAgain_ = false;
   uint64_t nextLeftOverKill_ = 0;
+  uint64_t trimAt_ = UINT64_MAX;  // when to give memory back
 };
 
 }  // namespace cordon::agent

@@ -750,11 +750,16 @@ TEST(Agent, IdleCostsNothing) {
     std::string now = switches();
     bool still = now == before;
     before = now;
-    usleep(100000);
+    // Longer than it waits before it gives memory back.
+    usleep(400000);
     return still;
   }));
   usleep(500000);
   EXPECT_EQ(switches(), before);
+#ifndef __SANITIZE_ADDRESS__
+  std::string memory = readFile(dir + "/smaps_rollup");
+  EXPECT_LT(std::stoul(field(memory, "Anonymous")), 150u) << memory;
+#endif
 }
 
 }  // namespace
