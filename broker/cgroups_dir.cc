@@ -79,7 +79,13 @@ CgroupDir CgroupDir::makeChild(const std::string& name) const {
   int error = 0;
   KJ_IF_MAYBE (made, makeNewChild(name, error)) return kj::mv(*made);
   if (error != EEXIST) KJ_FAIL_SYSCALL("mkdir", error, label_, name);
-  KJ_IF_MAYBE (dir, child(name)) return kj::mv(*dir);
+  KJ_IF_MAYBE (dir, child(name)) {
+    // Who owns it could change the limits of what we put below.
+    struct stat st {};
+    KJ_SYSCALL(fstat(dir->fd(), &st), dir->label());
+    KJ_REQUIRE(st.st_uid == geteuid(), "the cgroup belongs to somebody else", dir->label());
+    return kj::mv(*dir);
+  }
   KJ_FAIL_SYSCALL("openat2", ENOENT, label_, name);
 }
 
@@ -205,6 +211,14 @@ CgroupDir makeBelow(const CgroupDir& root, const std::string& path) {
   auto at = root.makeChild(parts[0]);
   for (size_t i = 1; i < parts.size(); ++i) at = at.makeChild(parts[i]);
   return at;
+}
+
+void retryWhileRemoved(const std::function<void()>& make) {
+  constexpr int kTries = 10;
+  for (int i = 0; i < kTries - 1; ++i) {
+    if (kj::runCatchingExceptions([&] { make(); }) == nullptr) return;
+  }
+  make();
 }
 
 kj::Maybe<LimitNotApplied> applyLimit(const CgroupDir& dir, const char* file, uint64_t value,

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,7 @@ class CgroupDir {
 
   // A directory straight below. Null when it does not exist.
   kj::Maybe<CgroupDir> child(const std::string& name) const;
-  // mkdir (it may be there already) and open. Throws (kj, with errno).
+  // mkdir and open; one that is there already must be ours. Throws (kj).
   CgroupDir makeChild(const std::string& name) const;
   // mkdir of what must not be there yet, and open. Null with `error` set.
   kj::Maybe<CgroupDir> makeNewChild(const std::string& name, int& error) const;
@@ -59,6 +60,9 @@ bool isCgroupName(const std::string& name);
 kj::Maybe<CgroupDir> openBelow(const CgroupDir& root, const std::string& path);
 // The same, making what is missing. Throws (kj, with errno).
 CgroupDir makeBelow(const CgroupDir& root, const std::string& path);
+// Calls `make` again (a few times) when it throws: BASE is shared, and another
+// instance that ends may remove it between two steps.
+void retryWhileRemoved(const std::function<void()>& make);
 
 enum class ReadBack : uint8_t {
   kExact,

@@ -322,11 +322,14 @@ kj::Maybe<kj::Own<CgroupTree>> openV1(std::shared_ptr<TreeData> tree) {
     }
     // BASE/INSTANCE, level by level: a cpuset has to be filled in on the way.
     auto error = kj::runCatchingExceptions([&] {
-      CgroupDir base = makeBelow(found->mount, tree->base);
-      inheritCpuset(found->info, found->mount, base);
-      KJ_REQUIRE(!found->info.has("memory") || hierarchical(base));
-      CgroupDir instance = base.makeChild(tree->instance);
-      inheritCpuset(found->info, base, instance);
+      retryWhileRemoved([&] {
+        CgroupDir base = makeBelow(found->mount, tree->base);
+        inheritCpuset(found->info, found->mount, base);
+        KJ_REQUIRE(!found->info.has("memory") || hierarchical(base),
+                   "memory.use_hierarchy can't be switched on");
+        CgroupDir instance = base.makeChild(tree->instance);
+        inheritCpuset(found->info, base, instance);
+      });
       if (found->info.has("pids")) {
         addHostCounters(tree->host, found->mount, tree->instancePath());
       }

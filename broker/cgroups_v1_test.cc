@@ -310,6 +310,36 @@ TEST_F(V1Test, TwoInstancesShareTheBase) {
   EXPECT_EQ(tree_->names(), std::vector<std::string>{"sb-k"});
 }
 
+TEST_F(V1Test, InstancesThatComeAndGoDoNotDisturbEachOther) {
+  // The base goes with the last instance, while others are about to use it.
+  EXPECT_TRUE(tree_->removeInstance());
+  std::vector<Process> processes;
+  for (int p = 0; p < 3; ++p) {
+    processes.emplace_back([&, p] {
+      for (int i = 0; i < 40; ++i) {
+        auto tree = CgroupTree::open(base_, "p" + std::to_string(p));
+        if (tree->mode() != CgroupMode::kV1) _exit(2);
+        if (!tree->removeInstance()) _exit(3);
+      }
+    });
+  }
+  for (auto& process : processes) EXPECT_EQ(process.wait(), 0);
+}
+
+TEST_F(V1Test, ABaseThatBelongsToSomebodyElseIsNotUsed) {
+  for (auto& h : openHierarchies(readHierarchies())) {
+    if (h.info.v2 || !h.info.has("pids")) continue;
+    auto theirs = makeBelow(h.mount, base_ + "-theirs");
+    ASSERT_EQ(fchown(theirs.fd(), 1000, 1000), 0);
+    auto tree = CgroupTree::open(base_ + "-theirs", "inst");
+    EXPECT_EQ(tree->mode(), CgroupMode::kNone);
+    EXPECT_NE(tree->whyNone().find("somebody else"), std::string::npos) << tree->whyNone();
+    EXPECT_TRUE(tree->create("sb-x", someLimits(), 0).is<LimitNotApplied>());
+    EXPECT_TRUE(tree->removeInstance());
+    EXPECT_EQ(h.mount.removeChild(base_.substr(1) + "-theirs"), 0);
+  }
+}
+
 TEST_F(V1Test, ALeafOutlivesItsSandboxObject) {
   auto sandbox = make("sb-l");
   auto leaf = sandbox->createExec(1);

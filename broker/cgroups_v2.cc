@@ -341,14 +341,15 @@ std::string prepare(TreeData& tree, const MountedHierarchy& h, const V2Options& 
     return "cannot enable cgroup controllers below " + above->label() + "/ (errno " +
            std::to_string(error) + "); start cordon in a child of a delegated cgroup";
   }
-  CgroupDir base = makeBelow(h.mount, tree.base);
-  CgroupDir instance = base.makeChild(tree.instance);
-  for (auto* dir : {&base, &instance}) {
-    if (int error = enable(*dir, options.controllers)) {
-      return "cannot enable cgroup controllers in " + dir->label() + " (errno " +
-             std::to_string(error) + ")";
+  retryWhileRemoved([&] {
+    CgroupDir base = makeBelow(h.mount, tree.base);
+    CgroupDir instance = base.makeChild(tree.instance);
+    for (auto* dir : {&base, &instance}) {
+      if (int error = enable(*dir, options.controllers)) {
+        KJ_FAIL_SYSCALL("enable controllers", error, dir->label());
+      }
     }
-  }
+  });
   return "";
 }
 
