@@ -112,7 +112,7 @@ void Acceptor::accept(kj::AutoCloseFd connection) {
   socklen_t size = sizeof peer;
   KJ_SYSCALL(getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size), "SO_PEERCRED");
   if (!servers_.admits(peer.uid)) {
-    log_->warn("uid {}: too many connections", peer.uid);
+    warnFull(peer.uid);
     return;
   }
   int copy;
@@ -122,6 +122,14 @@ void Acceptor::accept(kj::AutoCloseFd connection) {
   auto key = next_++;
   watch(epoll_, watched, EPOLLRDHUP, key);
   connections_.emplace(key, Connection{kj::mv(watched), peer.uid});
+}
+
+// At most once a second: the log is not a client's to fill.
+void Acceptor::warnFull(uint32_t uid) {
+  auto now = std::chrono::steady_clock::now();
+  if (now - warned_ < std::chrono::seconds(1)) return;
+  warned_ = now;
+  log_->warn("uid {}: too many connections", uid);
 }
 
 }  // namespace cordon::agents

@@ -33,6 +33,7 @@ class Acceptor {
 
   void acceptAll();
   void accept(kj::AutoCloseFd connection);
+  void warnFull(uint32_t uid);
   void listen(bool on);
   int takeSignal();
 
@@ -41,6 +42,7 @@ class Acceptor {
   std::shared_ptr<spdlog::logger> log_;
   bool listening_ = false;
   uint64_t next_;
+  std::chrono::steady_clock::time_point warned_;
   std::unordered_map<uint64_t, Connection> connections_;
 };
 

@@ -43,19 +43,21 @@ grpc::ServerUnaryReactor* AgentsService::unary(grpc::CallbackServerContext* cont
   };
   try {
     auto checked = check();
-    backend_.loop.post([this, finish, checked = std::move(checked),
-                        work = std::move(work)]() mutable {
-      KJ_IF_MAYBE (port, backend_.port()) {
-        backend_.add(
-            work(*port, std::move(checked)).then(finish, [this, finish](kj::Exception&& exception) {
-              backend_.log->error("a call on the broker failed: {}",
-                                  exception.getDescription().cStr());
-              finish(fromException(exception));
-            }));
-      } else {
-        finish(brokerUnavailable());
-      }
-    });
+    backend_.loop.post(
+        [this, finish, checked = std::move(checked), work = std::move(work)]() mutable {
+          KJ_IF_MAYBE (port, backend_.port()) {
+            backend_.add(
+                // A copy: then() keeps an lvalue by reference.
+                work(*port, std::move(checked))
+                    .then(kj::cp(finish), [this, finish](kj::Exception&& exception) {
+                      backend_.log->error("a call on the broker failed: {}",
+                                          exception.getDescription().cStr());
+                      finish(fromException(exception));
+                    }));
+          } else {
+            finish(brokerUnavailable());
+          }
+        });
   } catch (const Refused& refused) {
     finish(refused.error);
   }
