@@ -54,7 +54,7 @@ void addGroup(const Filter& filter, uint32_t action, const SyscallGroup& group) 
     if (group.whenAnyOf.empty()) addRule(filter, action, call, {});
     for (const ArgMatch& match : group.whenAnyOf) {
       addRule(filter, action, call,
-              {SCMP_CMP64(match.index, SCMP_CMP_MASKED_EQ, match.mask, match.value)});
+              {scmp_arg_cmp{match.index, SCMP_CMP_MASKED_EQ, match.mask, match.value}});
     }
   }
 }

@@ -66,7 +66,7 @@ class ImageStoreImpl final : public ImageStore {
     KJ_SYSCALL(fstat(work_, &status));
     KJ_REQUIRE(isRootsAlone(status.st_uid, status.st_mode), "not root's alone", workDir_);
   }
-  ~ImageStoreImpl() noexcept(false) override = default;
+  ~ImageStoreImpl() noexcept(false) override {}
 
   kj::Promise<Resolved> resolve(std::string name) override {
     if (!root_) return refusal(rpc::Reason::IMAGE_REFUSED, "images need a service run by root");

@@ -388,5 +388,25 @@ TEST_F(Images, WalkLeavesTheLoopToOthers) {
   EXPECT_TRUE(readableFirst) << "the walk held up the loop from begin to end";
 }
 
+// In a child, since there is no way back.
+TEST(ImagesWithoutRoot, AreRefusedClearly) {
+  pid_t child = fork();
+  if (child == 0) {
+    if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) _exit(2);
+    kj::UnixEventPort port;
+    kj::EventLoop loop(port);
+    kj::WaitScope wait(loop);
+    auto store = ImageStore::open("/nonexistent/skeletons", {}, "/none", port.getTimer());
+    auto answer = store->resolve("").wait(wait);
+    bool refused = answer.is<ImageRefusal>() &&
+                   answer.get<ImageRefusal>().detail.find("root") != std::string::npos;
+    store->removeAll();
+    _exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 }  // namespace
 }  // namespace cordon::runtimes

@@ -18,7 +18,7 @@ class HostRuntime final : public Runtime {
  public:
   HostRuntime(broker::Children& children, HostOptions options)
       : children_(children), options_(std::move(options)) {}
-  ~HostRuntime() noexcept(false) override = default;
+  ~HostRuntime() noexcept(false) override {}
 
   const char* name() const override { return "host"; }
   bool isSandbox() const override { return false; }

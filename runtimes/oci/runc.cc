@@ -37,7 +37,7 @@ class RuncRuntime final : public Runtime {
         seccomp_(jailer::agentFilterAsOciJson()) {
     if (options_.runc.empty()) options_.runc = findRunc();
   }
-  ~RuncRuntime() noexcept(false) override = default;
+  ~RuncRuntime() noexcept(false) override {}
 
   const char* name() const override { return "runc"; }
   bool isSandbox() const override { return true; }

@@ -131,10 +131,10 @@ kj::Promise<RuncCreate::Result> RuncCreate::afterTimeout() {
 kj::Promise<RuncCreate::Result> RuncCreate::fail(rpc::Reason reason, std::string detail,
                                                  int error) {
   request_.control = nullptr;
+  hold_ = nullptr;  // nobody's status matters any more
   return killCgroups(kKillAttempts)
       .then([this, reason, detail = std::move(detail), error](bool dead) mutable {
         if (!dead) spdlog::error("{}: processes of a failed create are left", request_.name);
-        hold_ = nullptr;
         children_.reapStrays();
         for (const broker::LeftOver& item : removeRuncFiles(request_.directory)) {
           spdlog::warn("{}: {} {} is left: {}", request_.name, item.kind, item.name,
