@@ -74,6 +74,23 @@ bool eventually(const std::function<bool()>& condition, double seconds) {
   return true;
 }
 
+std::vector<pid_t> childrenOf(pid_t parent) {
+  std::vector<pid_t> result;
+  std::error_code ignored;
+  for (auto& process : fs::directory_iterator("/proc", ignored)) {
+    std::string pid = process.path().filename().string();
+    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::string stat = readFile(process.path().string() + "/stat");
+    auto end = stat.rfind(')');
+    char state = 0;
+    int of = 0;
+    if (end == std::string::npos || sscanf(stat.c_str() + end, ") %c %d", &state, &of) != 2)
+      continue;
+    if (of == parent && state != 'Z') result.push_back(std::stoi(pid));
+  }
+  return result;
+}
+
 TempDir::TempDir() {
   char name[] = "/tmp/cordon-broker-test-XXXXXX";
   KJ_REQUIRE(mkdtemp(name) != nullptr, strerror(errno));

@@ -21,6 +21,9 @@ namespace cordon::broker::testing {
 // Polls until `condition` holds; false after `seconds`.
 bool eventually(const std::function<bool()>& condition, double seconds = 20);
 
+// Direct children that are no zombies.
+std::vector<pid_t> childrenOf(pid_t parent);
+
 class TempDir {
  public:
   TempDir();
