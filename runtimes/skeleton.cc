@@ -46,7 +46,10 @@ void attach(int mount, int target) {
 }  // namespace
 
 Skeleton::Skeleton(int work, const std::string& workPath, std::string name)
-    : work_(work), name_(std::move(name)), path_(workPath + "/" + name_) {
+    : name_(std::move(name)), path_(workPath + "/" + name_) {
+  int own;
+  KJ_SYSCALL(own = fcntl(work, F_DUPFD_CLOEXEC, 3));
+  work_ = kj::AutoCloseFd(own);
   KJ_SYSCALL(mkdirat(work_, name_.c_str(), 0755), name_);
   // Whatever the umask: mapped ids pass through it.
   KJ_SYSCALL(fchmodat(work_, name_.c_str(), 0755, 0), name_);

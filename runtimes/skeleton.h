@@ -32,7 +32,7 @@ class Skeleton {
   void bind(int source, const std::string& path);
 
  private:
-  int work_;
+  kj::AutoCloseFd work_;  // of our own: an image may outlive the store
   std::string name_;
   std::string path_;
   kj::AutoCloseFd root_;
