@@ -223,6 +223,7 @@ TEST_F(V1Test, ARefusedForkIsCountedAtItsExec) {
 
 TEST_F(V1Test, KillPassEndsAForkBombAndDoesNotCountItself) {
   auto limits = someLimits();
+  limits.memoryBytes = 1 << 30;  // so that the bomb meets the limit on processes first
   limits.pids = 150;
   limits.cpuMillis = 2000;
   auto sandbox = make("sb-h", limits);
