@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t kMaxStreams = 64;
 constexpr size_t kMaxLeaves = 256;
+constexpr size_t kMaxLeftOvers = 64;
 // Execs alive at once that get a large output pipe: the pages of all pipes of
 // one user are limited (16,384 by default), and past that new ones are tiny.
 constexpr size_t kLargePipeExecs = 16;
@@ -110,8 +111,9 @@ void Agent::onForget(uint32_t exec) {
 }
 
 void Agent::onSupervisorGone(const char* why) {
+  if (why == nullptr) end(0);
   fprintf(stderr, "vm-agent: %s\n", why);
-  end(0);
+  end(1);
 }
 
 // ---------------------------------------------------------------------------
@@ -263,6 +265,8 @@ void Agent::sweep() {
   }
   bool ended = std::erase_if(execs_, [](auto& exec) { return exec->done(); }) > 0;
   std::erase_if(leftOvers_, [](auto& left) { return !left.processes->mustStay(); });
+  // Each costs a process and a descriptor: past a number the oldest go.
+  for (size_t i = 0; i + kMaxLeftOvers < leftOvers_.size(); ++i) leftOvers_[i].killing = true;
   // An idle sandbox should cost little, and one exec after the other no trim.
   if (!execs_.empty()) {
     trimAt_ = UINT64_MAX;

@@ -33,7 +33,7 @@ bool Control::receiveOne() {
   auto& received = KJ_ASSERT_NONNULL(result);
   auto bytes = static_cast<size_t>(received.bytes);
   if (bytes == 0) {
-    handler_.onSupervisorGone("the control socket is closed");
+    handler_.onSupervisorGone(nullptr);
     return false;
   }
   if (bytes < sizeof(header)) {

@@ -18,7 +18,8 @@ class ControlHandler {
   // `complete` false: some descriptors were lost (this process has too many).
   virtual void onLeaf(uint32_t exec, std::vector<kj::AutoCloseFd> fds, bool complete) = 0;
   virtual void onForget(uint32_t exec) = 0;
-  // EOF, or something that a supervisor never sends: nothing may go on.
+  // EOF (`why` is null), or something that a supervisor never sends: nothing may
+  // go on.
   virtual void onSupervisorGone(const char* why) = 0;
 
  protected:

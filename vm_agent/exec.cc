@@ -18,6 +18,7 @@ namespace {
 constexpr int kLargePipe = 1024 * 1024;
 // How long `exited` waits for what was killed to be gone.
 constexpr uint64_t kKillGraceUs = 1000 * 1000;
+constexpr uint64_t kLongestDeadlineMs = uint64_t{1} << 40;
 constexpr uint64_t kKillRetryUs = 5 * 1000;
 constexpr uint64_t kKillSlowRetryUs = 200 * 1000;
 
@@ -82,7 +83,9 @@ void Exec::start(std::unique_ptr<Processes> processes) {
     state_ = State::kDone;
     return;
   }
-  if (request_.deadlineMs > 0) deadline_ = startedAt_ + request_.deadlineMs * 1000;
+  if (request_.deadlineMs > 0) {
+    deadline_ = startedAt_ + std::min(request_.deadlineMs, kLongestDeadlineMs) * 1000;
+  }
   failure_->watch(EPOLLIN);
 }
 
