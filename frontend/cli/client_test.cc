@@ -12,34 +12,17 @@
 #include <future>
 #include <thread>
 
-#include "ipc/agent.grpc.pb.h"
+#include "frontend/cli/fake_service.h"
 
 namespace cordon::client {
 namespace {
 
 using namespace std::chrono_literals;
-using Stream = grpc::ServerReaderWriter<v1::ExecResponse, v1::ExecRequest>;
-
-// Answers calls as each test says.
-class FakeService final : public v1::Agents::Service {
- public:
-  std::function<grpc::Status(Stream&, grpc::ServerContext&)> converse;
-  std::function<grpc::Status(v1::AcquireResponse&)> acquire;
-  std::atomic<bool> cancelled = false;
-
-  grpc::Status Acquire(grpc::ServerContext*, const v1::AcquireRequest*,
-                       v1::AcquireResponse* response) override {
-    return acquire(*response);
-  }
-  grpc::Status Run(grpc::ServerContext* context, Stream* stream) override {
-    grpc::Status status = converse(*stream, *context);
-    cancelled = cancelled || context->IsCancelled();
-    return status;
-  }
-  grpc::Status Exec(grpc::ServerContext* context, Stream* stream) override {
-    return Run(context, stream);
-  }
-};
+using testing_service::FakeService;
+using testing_service::sendOutput;
+using testing_service::sendResult;
+using testing_service::Stream;
+using testing_service::untilCancelled;
 
 class ClientTest : public testing::Test {
  protected:
@@ -65,20 +48,6 @@ class ClientTest : public testing::Test {
   FakeService service;
   std::unique_ptr<grpc::Server> server;
 };
-
-void sendOutput(Stream& stream, v1::OutputStream which, uint64_t offset, const std::string& bytes) {
-  v1::ExecResponse response;
-  response.mutable_output()->set_stream(which);
-  response.mutable_output()->set_offset(offset);
-  response.mutable_output()->set_data(bytes);
-  stream.Write(response);
-}
-
-void sendResult(Stream& stream, int code) {
-  v1::ExecResponse response;
-  response.mutable_result()->set_exit_code(code);
-  stream.Write(response);
-}
 
 TEST_F(ClientTest, CollectsOutputAndResult) {
   v1::ExecRequest first;
@@ -260,14 +229,6 @@ TEST_F(ClientTest, DetailsThatAreGarbageAreNoHarm) {
     EXPECT_EQ(error.code(), "INTERNAL");
     EXPECT_STREQ(error.what(), "plain text");
   }
-}
-
-// Waits until the client is gone.
-grpc::Status untilCancelled(Stream& stream, grpc::ServerContext& context) {
-  v1::ExecRequest request;
-  while (stream.Read(&request)) {
-  }
-  return context.IsCancelled() ? grpc::Status::CANCELLED : grpc::Status::OK;
 }
 
 TEST_F(ClientTest, AStopCancelsTheCall) {

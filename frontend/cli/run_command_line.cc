@@ -72,7 +72,8 @@ int runCommandLine(std::vector<std::unique_ptr<Command>> commands,
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kOwnError;
   }
-  return runCommand(*chosen, split.program);
+  // CLI11 takes no word for a command but those that were looked for above.
+  return chosen == nullptr ? kOwnError : runCommand(*chosen, split.program);
 }
 
 }  // namespace cordon::cli

@@ -13,7 +13,7 @@ class EscapeCommand : public Command {
   const char* examples() const override {
     return "  cordon escape\n"
            "  cordon escape --runtime host --json\n"
-           "  cordon escape --only fork-bomb --only read-shadow\n"
+           "  cordon escape --only fork --only read_shadow\n"
            "  cordon escape --list --extended\n"
            "The exit status is 0 when everything was contained, 1 when not, 125 when the suite "
            "could\n"

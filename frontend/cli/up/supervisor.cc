@@ -300,7 +300,8 @@ int Supervisor::stop() {
 
 int Supervisor::run() {
   if (!mode.separated) {
-    log("ONE TRUST ZONE: broker, frontend and programs of the `host` runtime all run as uid " +
+    log("ONE TRUST ZONE: broker, frontend and programs of the `host` runtime all run in one trust "
+        "zone, as uid " +
         std::to_string(geteuid()) + "; nothing separates them");
   }
   if (!state.waitForEarlierBroker(kEarlierBrokerSeconds)) {
