@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -11,6 +12,10 @@ namespace {
 
 constexpr size_t kMaxCwd = 4095;
 
+bool contains(capnp::Data::Reader bytes, char wanted) {
+  return std::find(bytes.begin(), bytes.end(), static_cast<kj::byte>(wanted)) != bytes.end();
+}
+
 // 0, or the errno that refuses the strings. `total` counts across calls.
 int checkStrings(capnp::List<capnp::Data>::Reader strings, size_t& total) {
   if (strings.size() > guest::MAX_STRINGS) return E2BIG;
@@ -18,15 +23,14 @@ int checkStrings(capnp::List<capnp::Data>::Reader strings, size_t& total) {
     if (bytes.size() > guest::MAX_STRING_BYTES) return E2BIG;
     total += bytes.size() + 1;
     if (total > guest::MAX_ARG_ENV_BYTES) return E2BIG;
-    if (memchr(bytes.begin(), 0, bytes.size()) != nullptr) return EINVAL;
+    if (contains(bytes, '\0')) return EINVAL;
   }
   return 0;
 }
 
 int checkEnvironment(capnp::List<capnp::Data>::Reader env) {
   for (auto bytes : env) {
-    const void* equals = memchr(bytes.begin(), '=', bytes.size());
-    if (equals == nullptr || equals == bytes.begin()) return EINVAL;
+    if (!contains(bytes, '=') || bytes[0] == '=') return EINVAL;
   }
   return 0;
 }
@@ -45,7 +49,7 @@ int checkShape(guest::Start::Reader start) {
   if (int error = checkEnvironment(start.getEnv())) return error;
   auto cwd = start.getCwd();
   if (cwd.size() > kMaxCwd) return E2BIG;
-  if (memchr(cwd.begin(), 0, cwd.size()) != nullptr) return EINVAL;
+  if (contains(cwd, '\0')) return EINVAL;
   return 0;
 }
 
