@@ -1,5 +1,6 @@
 #include "frontend/cli/client.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -125,6 +126,16 @@ class Collector {
   size_t cap;
   uint64_t next = 0;
 };
+
+// gRPC's own end, when the last of its objects goes, can wait 10 s for a poller
+// that covers a write long done. The process's end has no such wait.
+void keepLibrary() {
+  static const bool kept = [] {
+    grpc_init();
+    return true;
+  }();
+  static_cast<void>(kept);
+}
 
 using Call = grpc::ClientReaderWriterInterface<v1::ExecRequest, v1::ExecResponse>;
 
@@ -323,6 +334,7 @@ Outcome Client::Impl::converse(bool run, v1::ExecRequest first, const Streams& s
 
 Client::Client(std::string address, std::chrono::milliseconds connectTimeout)
     : impl(std::make_unique<Impl>()) {
+  keepLibrary();
   impl->address = normalized(address);
   impl->connectTimeout = connectTimeout;
   grpc::ChannelArguments arguments;
