@@ -1,4 +1,5 @@
 // Reaching what is outside: networks, files, descriptors, devices.
+#include <algorithm>
 #include <map>
 
 #include "escape_suite/judging.h"
@@ -16,7 +17,14 @@ Judgement connectOutside(const Observation& o) {
 }
 
 Judgement writeOutside(const Observation& o) {
-  if (!o.outside.files.empty()) return escaped("on the host: " + join(o.outside.files));
+  if (!o.outside.files.empty()) {
+    constexpr size_t kNamed = 3;
+    std::vector<std::string> some(
+        o.outside.files.begin(),
+        o.outside.files.begin() + std::min(kNamed, o.outside.files.size()));
+    return escaped(std::to_string(o.outside.files.size()) + " files on the host: " + join(some) +
+                   (o.outside.files.size() > kNamed ? ", ..." : ""));
+  }
   if (auto problem = unusable(o)) return *problem;
   int64_t paths = o.facts.most("paths");
   if (!o.facts.has("done") || paths == 0) {

@@ -83,8 +83,8 @@ Judgement stealDescriptors(const Observation& o) {
     return inconclusive("no process in sight");
   }
   if (o.facts.most("others") == 0) return contained("privileges", "no other's process in sight");
-  return contained("privileges", number(o.facts.most("others")) + " processes, " +
-                                     errnoName(o.facts.last("error").value_or(0)));
+  return contained("privileges", "no descriptor of " + number(o.facts.most("others")) +
+                                     " others: " + errnoName(o.facts.last("error").value_or(0)));
 }
 
 }  // namespace cordon::escape

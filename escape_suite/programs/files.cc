@@ -72,8 +72,8 @@ void bigFile(const Arguments& arguments) {
     report({{"open", errno}});
     return;
   }
-  // The name goes at once: what is left when a signal ends this is nothing.
-  unlink("./big-file");
+  // Its name stays: a signal alone could be one that the program sent to itself,
+  // and a file that stands exactly at the limit tells the two apart.
   long long written = 0;
   int error = writeUntil(fd, wanted, &written);
   report({{"size", sizeOf(fd)}, {"wanted", wanted}, {"error", error}});
