@@ -41,7 +41,8 @@ class BrokerTest : public ::testing::Test {
       EXPECT_TRUE(eventually([&] { return broker.remains().empty(); }))
           << ::testing::PrintToString(broker.remains());
     }
-    if (HasFailure()) fprintf(stderr, "%s", broker.log().c_str());
+    if (HasFailure() || getenv("CORDON_TEST_LOG") != nullptr)
+      fprintf(stderr, "%s", broker.log().c_str());
   }
 
   template <typename T>

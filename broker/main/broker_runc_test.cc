@@ -16,6 +16,9 @@ namespace {
 using namespace testing;
 
 class RuncTest : public BrokerTest {
+ public:
+  ~RuncTest() noexcept override {}
+
  protected:
   void SetUp() override {
     if (geteuid() != 0) GTEST_SKIP() << "runc sandboxes need root";
@@ -248,7 +251,7 @@ TEST_F(RuncTest, KilledAtAnyMomentTheNextBrokerLeavesNothing) {
   for (int ms = 0; ms < 160; ms += 8) {
     SCOPED_TRACE(ms);
     ASSERT_TRUE(broker.start()) << broker.log();
-    if (before.empty()) before = broker.remains();
+    // Nothing from the first moment of serving on.
     EXPECT_EQ(broker.remains(), before);
     {
       Frontend frontend(io, broker);
@@ -304,6 +307,22 @@ TEST_F(RuncTest, LiveSandboxesOfAKilledBrokerAreDestroyedByTheNext) {
   ASSERT_TRUE(broker.start()) << broker.log();
   EXPECT_TRUE(eventually([&] { return broker.remains() == before; }))
       << ::testing::PrintToString(broker.remains());
+}
+
+TEST_F(RuncTest, ASandboxNobodyCanKnowOfIsDestroyed) {
+  serve({});
+  {
+    Frontend frontend(io, broker);
+    auto request = frontend.port().acquireRequest();
+    request.initOwner().setUid(kOwner);
+    request.initSpec().setRuntime("runc");
+    auto pending = request.send();
+    // Gone while runc is at it, as a frontend that crashes is.
+    io.provider->getTimer().afterDelay(15 * kj::MILLISECONDS).wait(io.waitScope);
+  }
+  Frontend other(io, broker);
+  EXPECT_TRUE(eventually([&] { return listed(other) == 0; }));
+  EXPECT_TRUE(eventually([&] { return broker.remains() == before; }));
 }
 
 TEST_F(RuncTest, DestroyIsFast) {

@@ -196,22 +196,6 @@ TEST_F(BrokerTest, AnInitThatDiesMakesTheSandboxLost) {
   EXPECT_TRUE(destroy(sandbox).getReceipt().getComplete());
 }
 
-TEST_F(BrokerTest, ASandboxNobodyCanKnowOfIsDestroyed) {
-  serve(kHost);
-  {
-    Frontend frontend(io, broker);
-    auto request = frontend.port().acquireRequest();
-    request.initOwner().setUid(kOwner);
-    request.initSpec().setRuntime("host");
-    auto pending = request.send();
-    // Gone before the answer, as a frontend that crashes is.
-    io.provider->getTimer().afterDelay(1 * kj::MILLISECONDS).wait(io.waitScope);
-  }
-  Frontend other(io, broker);
-  EXPECT_TRUE(eventually([&] { return listed(other) == 0; }));
-  EXPECT_TRUE(eventually([&] { return broker.remains() == before; }));
-}
-
 TEST_F(BrokerTest, SandboxesOutliveTheirFrontend) {
   serve(kHost);
   std::string name, token;

@@ -74,27 +74,43 @@ bool eventually(const std::function<bool()>& condition, double seconds) {
   return true;
 }
 
+namespace {
+struct Stat {
+  char state = 0;
+  pid_t parent = 0;
+};
+
+// All zero when there is no such process.
+Stat statOf(const std::string& pid) {
+  Stat result;
+  std::string text = readFile("/proc/" + pid + "/stat");
+  // The name in parentheses may hold anything.
+  auto end = text.rfind(')');
+  if (end == std::string::npos ||
+      sscanf(text.c_str() + end, ") %c %d", &result.state, &result.parent) != 2) {
+    return {};
+  }
+  return result;
+}
+}  // namespace
+
 std::vector<pid_t> childrenOf(pid_t parent) {
   std::vector<pid_t> result;
   std::error_code ignored;
   for (auto& process : fs::directory_iterator("/proc", ignored)) {
     std::string pid = process.path().filename().string();
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::string stat = readFile(process.path().string() + "/stat");
-    auto end = stat.rfind(')');
-    char state = 0;
-    int of = 0;
-    if (end == std::string::npos || sscanf(stat.c_str() + end, ") %c %d", &state, &of) != 2)
-      continue;
-    if (of == parent && state != 'Z') result.push_back(std::stoi(pid));
+    auto stat = statOf(pid);
+    if (stat.parent == parent && stat.state != 'Z') result.push_back(std::stoi(pid));
   }
   return result;
 }
 
 TempDir::TempDir() {
-  char name[] = "/tmp/cordon-broker-test-XXXXXX";
-  KJ_REQUIRE(mkdtemp(name) != nullptr, strerror(errno));
-  path_ = name;
+  // As in a service, where records are on tmpfs.
+  path_ = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+  path_ += "/cordon-broker-test-XXXXXX";
+  KJ_REQUIRE(mkdtemp(path_.data()) != nullptr, strerror(errno));
 }
 
 TempDir::~TempDir() {
@@ -238,10 +254,13 @@ std::vector<std::string> BrokerProcess::remains() const {
     std::string pid = process.path().filename().string();
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
     if (pid == std::to_string(pid_) && status_ < 0) continue;
+    // A zombie that is not the broker's waits for the host's init, as long as
+    // that takes.
+    auto stat = statOf(pid);
+    if (stat.state == 'Z' && (stat.parent != pid_ || status_ >= 0)) continue;
     std::string facts = readFile(process.path().string() + "/cgroup") +
                         readFile(process.path().string() + "/cmdline") +
                         fs::read_symlink(process.path() / "cwd", ignored).string();
-    // A zombie has no cwd and no cmdline, and waits for whoever reaps it.
     if (facts.find("/cordon/" + id) != std::string::npos ||
         facts.find(dir_.path()) != std::string::npos) {
       result.push_back("process " + pid + " " + readFile(process.path().string() + "/comm"));

@@ -92,8 +92,9 @@ kj::Promise<void> Destruction::runFrom(Attempt& attempt, size_t step) {
     const char* name;
     Step run;
   } kSteps[] = {
-      // First: whatever happens from here on, a restart goes on with it.
-      {"record", &Destruction::markDestroying},
+      // First: nobody reaches it from here on. Its record is not rewritten:
+      // whatever is recorded at a restart is destroyed.
+      {"mark", &Destruction::markDestroying},
       // Before the cgroups: killing a pid namespace's init takes all of it.
       {"init", &Destruction::endInit},
       // Also what was never inside the pid namespace, e.g. a runtime's helper.
@@ -119,7 +120,6 @@ kj::Promise<void> Destruction::runFrom(Attempt& attempt, size_t step) {
 kj::Promise<void> Destruction::markDestroying(Attempt& a) {
   auto& sandbox = a.sandbox;
   sandbox.entry.state = rpc::SandboxState::DESTROYING;
-  if (sandbox.recorded) services_.ledger.update(sandbox.entry);
   sandbox.watch = nullptr;
   sandbox.expiry = nullptr;
   KJ_IF_MAYBE (execs, sandbox.execs) {

@@ -2,7 +2,7 @@
 // finishes what an earlier broker left.
 //
 // In order (each step copes with what was never made):
-//   1. record     state `destroying` (a restart finishes it)
+//   1. mark       nobody reaches it any more; its timers and execs stop
 //   2. init       SIGKILL by pidfd, its end awaited; without cgroups the control
 //                 socket closes first: the agent then kills everything itself
 //   3. processes  kill passes over every cgroup of the sandbox until none is left

@@ -20,9 +20,12 @@ TurnClock::Turn::Turn(TurnClock& clock, const char* name)
     : clock_(clock),
       name_(name),
       startNs_(now(CLOCK_MONOTONIC)),
-      startCpuNs_(now(CLOCK_THREAD_CPUTIME_ID)) {}
+      startCpuNs_(now(CLOCK_THREAD_CPUTIME_ID)) {
+  ++clock_.depth_;
+}
 
 TurnClock::Turn::~Turn() {
+  if (--clock_.depth_ > 0) return;
   clock_.ended(name_, now(CLOCK_MONOTONIC) - startNs_, now(CLOCK_THREAD_CPUTIME_ID) - startCpuNs_);
 }
 

@@ -16,7 +16,8 @@ class TurnClock {
  public:
   static constexpr uint64_t kBudgetNs = 5'000'000;
 
-  // Measures from its construction to its end. `name` is a literal.
+  // Measures from its construction to its end; one inside another is part of
+  // that. `name` is a literal.
   class Turn {
    public:
     Turn(TurnClock& clock, const char* name);
@@ -48,6 +49,7 @@ class TurnClock {
   Longest longest_;
   uint64_t turns_ = 0;
   uint64_t over_ = 0;
+  int depth_ = 0;
 };
 
 }  // namespace cordon::broker

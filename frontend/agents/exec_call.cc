@@ -277,10 +277,9 @@ kj::Array<capnp::word> ExecCall::startFrame() {
     start.setFiles(static_cast<uint32_t>(limits.files));
     start.setCpuTimeMs(limits.cpuTimeMs);
     start.setOutputBytes(limits.outputBytes);
-    // The backstop may not be wider than the sandbox's deadline either.
-    uint64_t backstop = limits.wallMs + kBackstopMs;
-    bool narrower = limits.wallMs != 0 && (limits_.wallMs == 0 || backstop < limits_.wallMs);
-    start.setDeadlineMs(narrower ? backstop : 0);
+    // The sandbox's own deadline has the same margin on top.
+    bool narrower = limits.wallMs != 0 && (limits_.wallMs == 0 || limits.wallMs < limits_.wallMs);
+    start.setDeadlineMs(narrower ? limits.wallMs + kBackstopMs : 0);
   });
 }
 

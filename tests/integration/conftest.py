@@ -73,11 +73,19 @@ def check_leaks(instance, before):
         raise AssertionError(f"left behind (before, after): {difference}\n{instance.tail()}") from None
 
 
+def fingerprint_at_rest(instance):
+    """Starts the instance anew when the test before left something (and failed for it)."""
+    if instance.traces():
+        instance.restart()
+    before = instance.fingerprint()
+    assert not before["traces"], before
+    return before
+
+
 @pytest.fixture
 def runc(shared_runc):
     """The shared instance on runc, leak-checked."""
-    before = shared_runc.fingerprint()
-    assert not before["traces"], before
+    before = fingerprint_at_rest(shared_runc)
     yield shared_runc
     check_leaks(shared_runc, before)
 
@@ -85,7 +93,7 @@ def runc(shared_runc):
 @pytest.fixture
 def host(shared_host):
     """The shared instance with the host runtime, leak-checked."""
-    before = shared_host.fingerprint()
+    before = fingerprint_at_rest(shared_host)
     yield shared_host
     check_leaks(shared_host, before)
 

@@ -2,18 +2,17 @@
 """A vm-agent that lies: what a guest that was taken over may send to the frontend.
 
 Started by the host runtime in the place of vm-agent, with the control socket as
-fd 0. How it behaves, and the frames that it sends, stand in files beside it
-(made by test_hostile_guest.py).
+fd 0. How it behaves, and the frames that it sends, stand in files in HERE, which
+test_hostile_guest.py makes and writes into its copy of this program.
 """
 import os
 import pathlib
 import socket
 import struct
-import sys
 import threading
 import time
 
-HERE = pathlib.Path(os.path.realpath(sys.argv[0])).parent
+HERE = pathlib.Path("@HERE@")
 MODE = (HERE / "mode").read_text()
 STREAM = 2  # ipc/control.h
 
@@ -48,7 +47,9 @@ def behave(stream):
     wait_for_start(stream)
 
     if MODE == "good":
-        send("started", "output", "exited")
+        send("started", "output", "exited-4")
+    elif MODE == "started-only":
+        send("started")
     elif MODE == "never-answers":
         pass
     elif MODE == "garbage":
@@ -85,7 +86,7 @@ def behave(stream):
     elif MODE == "another-exec":
         send("started-99", "output-99", "exited-99")
     elif MODE == "offset-backwards":
-        send("started", "output-far", "output", "exited")
+        send("started", "output-far", "output", "exited-4")
     elif MODE == "offset-at-the-end":
         send("started", "output-wrap", "exited")
     elif MODE == "endless-credit":
@@ -110,6 +111,7 @@ def behave(stream):
 
 
 def serve(stream):
+    stream.setblocking(True)  # it came as it suits an event loop
     try:
         behave(stream)
     except OSError:

@@ -220,6 +220,10 @@ class Instance:
         assert not left, f"processes outlived their instance: {left}"
         assert not self.traces(instance), f"left behind: {self.traces(instance)}"
 
+    def restart(self):
+        self.stop()
+        self.start()
+
     def kill(self):
         """SIGKILL of `up` alone, and what a test must then clean with a restart."""
         self.process.kill()

@@ -85,7 +85,8 @@ def veth_namespace():
 
 
 def test_a_veth_address_outside_is_not_reached(veth_namespace):
-    inside = ["ip", "netns", "exec", veth_namespace]
+    # Not `ip netns exec`, which mounts another /sys, without cgroups.
+    inside = ["nsenter", f"--net=/run/netns/{veth_namespace}"]
     with support.Instance(prefix=inside) as instance:
         def escape(*flags):
             return instance.cordon("escape", "--json", *flags, prefix=inside, timeout=300)

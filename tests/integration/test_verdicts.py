@@ -133,6 +133,20 @@ except OSError as e: print(e.errno)
     assert all(e["source"] == "agent" for e in verdict["evidence"]), verdict
 
 
+def test_a_file_at_the_limit_whose_name_is_no_text(runc):
+    """Names are a program's to choose: they reach the client as text all the same."""
+    program = """
+try:
+    with open(b'\\xff\\x1b[2J', 'wb', 0) as f:
+        for n in range(64): f.write(bytes(65536))
+except OSError: pass
+"""
+    done = runc.cordon("run", "--file-size", "1M", "--json", "--", "python3", "-c", program)
+    assert done.json["verdict"]["control"] == "file_size", done
+    done = runc.cordon("run", "--file-size", "1M", "--", "python3", "-c", program)
+    assert done.status == 0 and b"\x1b" not in done.err, done
+
+
 def test_file_size(on):
     instance, runtime = on
     # head, unlike CPython, keeps SIGXFSZ's default.
