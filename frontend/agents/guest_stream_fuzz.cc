@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "frontend/agents/guest_stream.h"
 #include "ipc/guest.capnp.h"
