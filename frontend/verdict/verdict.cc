@@ -172,11 +172,11 @@ std::optional<CpuUse> cpuUse(const Facts& facts) {
 
 bool oomKilledOneOfOurs(const Facts& facts);
 
-// The kernel checks RLIMIT_CPU by counting clock ticks, which ran 4 % ahead of
-// the exact figure on a busy machine.
+// The kernel checks RLIMIT_CPU by counting clock ticks, which ran up to 18 %
+// ahead of the exact figure at 1 s, and 4 % at 3 s, on a busy virtual machine.
 bool reached(uint64_t us, uint64_t limitUs) {
   uint64_t least = limitUs - limitUs / 10;
-  return us >= least - std::min<uint64_t>(least, 100'000);
+  return us >= least - std::min<uint64_t>(least, 250'000);
 }
 
 // Main ended by RLIMIT_CPU, which the agent sets from the same limit: SIGXCPU
