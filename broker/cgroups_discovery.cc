@@ -57,7 +57,7 @@ bool better(const Hierarchy& a, const Hierarchy& b) {
   return a.mountRoot == "/" && b.mountRoot != "/";
 }
 
-std::string slurp(const char* path) {
+std::string readProcFile(const char* path) {
   std::ifstream file(path);
   KJ_REQUIRE(file.good(), "cannot read", path);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -123,7 +123,7 @@ std::vector<Hierarchy> parseHierarchies(const std::string& mountinfo,
 }
 
 std::vector<Hierarchy> readHierarchies() {
-  return parseHierarchies(slurp("/proc/self/mountinfo"), slurp("/proc/self/cgroup"));
+  return parseHierarchies(readProcFile("/proc/self/mountinfo"), readProcFile("/proc/self/cgroup"));
 }
 
 }  // namespace cordon::broker

@@ -20,8 +20,10 @@ extern "C" {
 
 namespace cordon::broker {
 
-namespace {
+// Not in the anonymous namespace: ChildRegistry, which the header names, holds it.
 class ChildImpl;
+
+namespace {
 constexpr int kMaxTarget = 255;
 constexpr size_t kMaxStraysPerCall = 256;
 }  // namespace
@@ -60,6 +62,8 @@ bool pollReadable(int fd) {
   KJ_SYSCALL(n = poll(&p, 1, 0));
   return n > 0;
 }
+
+}  // namespace
 
 class ChildImpl final : public Child {
  public:
@@ -129,6 +133,8 @@ class ChildImpl final : public Child {
   kj::Own<kj::UnixEventPort::FdObserver> observer_;
   kj::ForkedPromise<ExitStatus> ended_;
 };
+
+namespace {
 
 class FileActions {
  public:

@@ -87,7 +87,8 @@ void accounts(const std::string& text, const char* file, const Interval& sandbox
   }
 }
 
-std::string slurp(const char* path) {
+// Empty when there is none.
+std::string accountsFile(const char* path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -115,7 +116,8 @@ kj::Maybe<IdSpan> parseIdSpan(const std::string& text) {
 }
 
 IdSources IdSources::ofThisHost() {
-  return {slurp("/etc/subuid"), slurp("/etc/subgid"), slurp("/etc/passwd"), slurp("/etc/group")};
+  return {accountsFile("/etc/subuid"), accountsFile("/etc/subgid"), accountsFile("/etc/passwd"),
+          accountsFile("/etc/group")};
 }
 
 std::vector<std::string> idConflicts(const IdSpan& span, const IdSources& sources,

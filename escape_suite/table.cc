@@ -10,7 +10,7 @@ bool isPlain(char c) {
 }
 
 // A JSON string of printable ASCII.
-std::string quoted(std::string_view bytes) {
+std::string jsonString(std::string_view bytes) {
   std::string text = "\"";
   for (char c : printable(bytes)) {
     if (c == '"' || c == '\\') text += '\\';
@@ -81,18 +81,18 @@ std::string asText(const Table& table) {
 }
 
 std::string asJson(const Table& table) {
-  std::string text = "{\"runtime\":" + quoted(table.runtime);
+  std::string text = "{\"runtime\":" + jsonString(table.runtime);
   for (Containment each :
        {Containment::kContained, Containment::kEscaped, Containment::kInconclusive}) {
-    text += "," + quoted(name(each)) + ":" + std::to_string(table.count(each));
+    text += "," + jsonString(name(each)) + ":" + std::to_string(table.count(each));
   }
   text += ",\"rows\":[";
   for (size_t i = 0; i < table.rows.size(); ++i) {
     const TableRow& row = table.rows[i];
-    text += std::string(i == 0 ? "" : ",") + "{\"program\":" + quoted(row.program) +
-            ",\"outcome\":" + quoted(name(row.judgement.containment)) +
-            ",\"control\":" + quoted(row.judgement.control) +
-            ",\"evidence\":" + quoted(row.judgement.evidence) + "}";
+    text += std::string(i == 0 ? "" : ",") + "{\"program\":" + jsonString(row.program) +
+            ",\"outcome\":" + jsonString(name(row.judgement.containment)) +
+            ",\"control\":" + jsonString(row.judgement.control) +
+            ",\"evidence\":" + jsonString(row.judgement.evidence) + "}";
   }
   return text + "]}\n";
 }

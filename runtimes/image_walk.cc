@@ -14,18 +14,16 @@
 #include <memory>
 #include <optional>
 
+#include "runtimes/open_directory.h"
+
 namespace cordon::runtimes {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct CloseDirectory {
-  void operator()(DIR* directory) const { closedir(directory); }
-};
-
 struct Level {
-  std::unique_ptr<DIR, CloseDirectory> directory;
+  OpenDirectory directory;
   size_t pathBytes;  // of path_ before this level's name
 };
 
@@ -150,7 +148,7 @@ class Walk {
       close(fd);
       return refuse(strerror(error));
     }
-    levels_.push_back({std::unique_ptr<DIR, CloseDirectory>(directory), path_.size()});
+    levels_.push_back({OpenDirectory(directory), path_.size()});
     return true;
   }
 

@@ -14,6 +14,8 @@
 #include <chrono>
 #include <memory>
 
+#include "runtimes/open_directory.h"
+
 namespace cordon::runtimes {
 
 namespace {
@@ -23,11 +25,6 @@ using Clock = std::chrono::steady_clock;
 // A program can nest directories as deep as it likes, and each level of ours
 // costs an fd: deeper ones are moved up and removed from there.
 constexpr int kMaxDepth = 32;
-
-struct CloseDirectory {
-  void operator()(DIR* directory) const { closedir(directory); }
-};
-using Directory = std::unique_ptr<DIR, CloseDirectory>;
 
 int openDirectoryBeneath(int parent, const char* name) {
   open_how how = {};
@@ -58,7 +55,7 @@ class TreeRemover {
   int empty(int parent, const char* name, int depth) {
     int fd = openDirectoryBeneath(parent, name);
     if (fd < 0) return errno;
-    Directory directory(fdopendir(fd));
+    OpenDirectory directory(fdopendir(fd));
     if (directory == nullptr) {
       int error = errno;
       close(fd);

@@ -20,7 +20,7 @@ constexpr size_t kGather = 8;
 // A host that sends requests and never reads the answers.
 constexpr size_t kMostQueued = 1024 * 1024;
 // Frames taken per turn of the loop, so that one stream can't hold the others up.
-constexpr int kReadsPerTurn = 4;
+constexpr int kFrameReadsPerTurn = 4;
 
 }  // namespace
 
@@ -71,7 +71,7 @@ void Stream::ready(uint32_t events) {
 }
 
 void Stream::readFrames() {
-  for (int turn = 0; turn < kReadsPerTurn && isOpen(); ++turn) {
+  for (int turn = 0; turn < kFrameReadsPerTurn && isOpen(); ++turn) {
     auto space = reader_.space();
     ssize_t got = recv(socket_.get(), space.begin(), space.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;

@@ -48,13 +48,6 @@ struct ProcPath {
   }
 };
 
-int openAndClose(const char* path, int flags) {
-  int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK);
-  int error = errorOf(fd);
-  if (fd >= 0) close(fd);
-  return error;
-}
-
 int writeText(const char* path, const char* text) {
   int fd = open(path, O_WRONLY | O_CLOEXEC);
   if (fd < 0) return errno;

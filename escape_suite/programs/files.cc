@@ -12,7 +12,6 @@
 namespace cordon::escape_programs {
 namespace {
 
-constexpr long long kMiB = 1 << 20;
 constexpr long long kMostDescriptors = 200'000;
 
 // Static: a mebibyte is too much for a stack that a limit may have shrunk.

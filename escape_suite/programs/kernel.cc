@@ -23,13 +23,6 @@
 namespace cordon::escape_programs {
 namespace {
 
-int openAndClose(const char* path, int flags) {
-  int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  int error = errorOf(fd);
-  if (fd >= 0) close(fd);
-  return error;
-}
-
 // Files that are masked read as empty; a byte means that they are not.
 int readByte(const char* path) {
   int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -13,7 +13,6 @@
 namespace cordon::escape_programs {
 namespace {
 
-constexpr long long kMiB = 1 << 20;
 constexpr int kChildren = 3;
 constexpr long long kWaitMs = 5000;
 

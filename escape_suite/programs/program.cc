@@ -168,6 +168,13 @@ bool eachLine(const char* path, void (*f)(const char* line, void* context), void
   return true;
 }
 
+int openAndClose(const char* path, int flags) {
+  int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  int error = errorOf(fd);
+  if (fd >= 0) close(fd);
+  return error;
+}
+
 bool startsWith(const char* text, const char* prefix) {
   return strncmp(text, prefix, strlen(prefix)) == 0;
 }

@@ -30,6 +30,8 @@
 
 namespace cordon::escape_programs {
 
+constexpr long long kMiB = 1 << 20;
+
 struct Fact {
   const char* key;
   long long value;
@@ -87,6 +89,9 @@ void eachProcess(bool (*f)(int pid, void* context), void* context);
 // Calls f with each line of a file (without the newline; long ones are cut).
 // False when it can't be opened.
 bool eachLine(const char* path, void (*f)(const char* line, void* context), void* context);
+// Errno of opening `path` without waiting, 0 when that worked; nothing stays open.
+int openAndClose(const char* path, int flags);
+
 bool startsWith(const char* text, const char* prefix);
 
 // One line per program: what the table in main.cc names.
