@@ -218,6 +218,14 @@ TEST_F(RuncTest, ARuncThatIsMissingFailsOrHangsIsSaidSoAndLeavesNothing) {
   broker.signal(SIGTERM);
   ASSERT_EQ(broker.wait(), 0) << broker.log();
 
+  serve({"--runc", script("mute", "#!/bin/sh\nsleep 1000 & wait\n")});
+  {
+    Frontend frontend(io, broker);
+    EXPECT_EQ(reasonOf(acquire(frontend, "runc")), rpc::Reason::RUNTIME_UNAVAILABLE);
+  }
+  broker.signal(SIGTERM);
+  ASSERT_EQ(broker.wait(), 0) << broker.log();
+
   // Answers as runc does when asked what it is, and fails to run.
   auto fails =
       script("fails",
@@ -323,6 +331,30 @@ TEST_F(RuncTest, ASandboxNobodyCanKnowOfIsDestroyed) {
   Frontend other(io, broker);
   EXPECT_TRUE(eventually([&] { return listed(other) == 0; }));
   EXPECT_TRUE(eventually([&] { return broker.remains() == before; }));
+}
+
+TEST_F(RuncTest, ASandboxHalfMadeDoesNotHoldUpTheEndOfTheOthers) {
+  // The first runs as it should; then runc hangs.
+  auto turns = script("turns",
+                      "#!/bin/sh\ncase \"$*\" in *--version*|*features*) exec runc \"$@\";; esac\n"
+                      "d=$(dirname $0); [ -e $d/used ] || { : >$d/used; exec runc \"$@\"; }\n"
+                      "sleep 1000 & wait\n");
+  serve({"--runc", turns});
+  Frontend frontend(io, broker);
+  auto made = acquire(frontend, "runc", kOwner, smaller);
+  ASSERT_EQ(made.getStatus().getCode(), rpc::Code::OK);
+  auto request = frontend.port().acquireRequest();
+  request.initOwner().setUid(kOwner);
+  request.initSpec().setRuntime("runc");
+  auto pending = request.send().eagerlyEvaluate(nullptr);
+  ASSERT_TRUE(eventually([&] {
+    io.waitScope.poll();
+    return broker.remains().size() > 0 && childrenOf(broker.pid()).size() == 2;
+  }));
+  broker.signal(SIGTERM);
+  EXPECT_EQ(broker.wait(60), 0) << broker.log();
+  EXPECT_TRUE(eventually([&] { return broker.remains().empty(); }))
+      << ::testing::PrintToString(broker.remains());
 }
 
 TEST_F(RuncTest, DestroyIsFast) {

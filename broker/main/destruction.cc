@@ -71,7 +71,10 @@ kj::Promise<Receipt> Destruction::destroy(Sandbox& sandbox, std::string why) {
 kj::Promise<void> Destruction::destroyAll(std::string why) {
   auto sandboxes = registry_.all();
   auto receipts = kj::heapArrayBuilder<kj::Promise<void>>(sandboxes.size());
-  for (auto& sandbox : sandboxes) receipts.add(destroy(*sandbox, why).ignoreResult());
+  for (auto& sandbox : sandboxes) {
+    if (sandbox->entry.state == rpc::SandboxState::CREATING) continue;
+    receipts.add(destroy(*sandbox, why).ignoreResult());
+  }
   return kj::joinPromises(receipts.finish());
 }
 

@@ -33,7 +33,8 @@ class Destruction final : private kj::TaskSet::ErrorHandler {
   // one that is gone answers its last receipt. Never rejects.
   kj::Promise<Receipt> destroy(Sandbox& sandbox, std::string why);
 
-  // All of them at once, for shutdown; resolves when all have had one attempt.
+  // All at once, other than those being made (Creation undoes these); resolves
+  // when each has had one attempt.
   kj::Promise<void> destroyAll(std::string why);
 
  private:

@@ -11,6 +11,7 @@ namespace cordon::broker {
 namespace {
 constexpr kj::Duration kShortestWatch = 5 * kj::MILLISECONDS;
 constexpr kj::Duration kKillAnswer = 1 * kj::SECONDS;
+constexpr uint32_t kSettlePasses = 4;
 
 Failure noSuchExec() {
   return failure(rpc::Reason::NO_SUCH_EXEC, "no exec of that number runs");
@@ -183,6 +184,24 @@ kj::OneOf<Counters, Failure> Execs::counters(uint32_t number) {
   return read(*exec);
 }
 
+kj::Promise<void> Execs::settle(uint32_t number) {
+  Exec* exec = find(number);
+  if (exec == nullptr) return kj::READY_NOW;
+  KJ_IF_MAYBE (killing, exec->killing) {
+    return killing->addBranch().exclusiveJoin(timer_.afterDelay(kKillAnswer));
+  }
+  return settleWithin(number, kSettlePasses);
+}
+
+kj::Promise<void> Execs::settleWithin(uint32_t number, uint32_t passes) {
+  Exec* exec = find(number);
+  if (exec == nullptr || exec->leaf == nullptr || passes == 0) return kj::READY_NOW;
+  if (!KJ_ASSERT_NONNULL(exec->leaf)->cgroup->populated()) return kj::READY_NOW;
+  return timer_.afterDelay(1 * kj::MILLISECONDS).then([this, number, passes]() {
+    return settleWithin(number, passes - 1);
+  });
+}
+
 kj::OneOf<Execs::Ended, Failure> Execs::end(uint32_t number) {
   Exec* exec = find(number);
   if (exec == nullptr) return noSuchExec();
@@ -245,6 +264,13 @@ void Execs::dropPeer(const PeerScope& peer) {
 void Execs::stop() {
   tasks_ = kj::heap<kj::TaskSet>(static_cast<kj::TaskSet::ErrorHandler&>(*this));
   idleChange_ = []() {};
+  // A kill that somebody still waits for ends at its next pass.
+  for (auto& [number, exec] : live_) {
+    KJ_IF_MAYBE (leaf, exec->leaf) {
+      (*leaf)->removed = true;
+    }
+  }
+  for (auto& leaf : leftOver_) leaf->removed = true;
   live_.clear();
   leftOver_.clear();
 }

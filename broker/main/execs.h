@@ -57,6 +57,11 @@ class Execs final : private kj::TaskSet::ErrorHandler {
   };
   kj::OneOf<Ended, Failure> end(uint32_t number);
 
+  // Before end(): lets what was killed be gone, so that it isn't taken for left
+  // over. Until a kill of ours is through (a second at most); else a few ms when
+  // a process is still in the leaf, which the agent may have killed.
+  kj::Promise<void> settle(uint32_t number);
+
   // Resolves when the leaf is empty, or after a second with `unavailable`: the
   // killing goes on then.
   kj::Promise<kj::Maybe<Failure>> kill(uint32_t number);
@@ -98,6 +103,7 @@ class Execs final : private kj::TaskSet::ErrorHandler {
   Exec* find(uint32_t number);
   Counters read(Exec& exec);
   uint32_t sweepLeftOvers();
+  kj::Promise<void> settleWithin(uint32_t number, uint32_t passes);
   kj::Promise<void> watchCpu(Exec& exec, Leaf& leaf);
   kj::ForkedPromise<void>& startKill(Exec& exec, rpc::ExecEnd endedBy);
   kj::Promise<void> killUntilEmpty(uint32_t number, Leaf& leaf, uint32_t pass);

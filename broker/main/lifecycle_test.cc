@@ -576,6 +576,31 @@ TEST_F(ExecsTest, AnEndDuringAKillIsSafeAndTheKillGoesOn) {
   EXPECT_FALSE(script.leafFull);
 }
 
+TEST_F(ExecsTest, WhatWasKilledIsLetGoBeforeTheEnd) {
+  uint32_t number = begin();
+  script.leafFull = true;
+  script.killPasses = 20;
+  auto killed = execs().kill(number).eagerlyEvaluate(nullptr);
+  execs().settle(number).wait(io.waitScope);
+  EXPECT_FALSE(script.leafFull);
+  execs().end(number);
+  EXPECT_EQ(execs().begin(0, *peer).get<Execs::Begun>().sharedWith, 0u);
+}
+
+TEST_F(ExecsTest, AKillInProgressEndsWithTheSandbox) {
+  uint32_t number = begin();
+  script.leafFull = true;
+  script.killPasses = 1'000'000;
+  auto killed = execs().kill(number).eagerlyEvaluate(nullptr);
+  pass(2 * kj::MILLISECONDS);
+  script.killPasses = 1;
+  EXPECT_TRUE(destruction.destroy(*sandbox, "test").wait(io.waitScope).complete);
+  auto passes = script.count("leaf.kill");
+  killed.wait(io.waitScope);
+  EXPECT_LE(script.count("leaf.kill"), passes + 1);
+  script.leafFull = false;
+}
+
 TEST_F(ExecsTest, AKillThatTakesTooLongSaysSo) {
   uint32_t number = begin();
   script.leafFull = true;

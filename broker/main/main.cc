@@ -24,6 +24,7 @@
 #include "broker/main/destruction.h"
 #include "broker/main/options.h"
 #include "broker/main/place.h"
+#include "broker/main/process_tree.h"
 #include "broker/main/record_ledger.h"
 #include "broker/main/recovery.h"
 #include "broker/main/state_directory.h"
@@ -35,7 +36,8 @@
 namespace cordon::broker {
 namespace {
 
-constexpr auto kShutdown = 20 * kj::SECONDS;
+constexpr auto kShutdown = 15 * kj::SECONDS;
+constexpr auto kLastShutdown = 5 * kj::SECONDS;
 
 // Every sandbox holds a handful of fds, every exec a few more.
 void raiseFileLimit() {
@@ -176,15 +178,25 @@ int serve(const Options& options) {
     spdlog::info("signal {}: stopping, {} sandboxes", signo, registry.size());
     sd_notify(0, "STOPPING=1");
     accepting = nullptr;
-    // Those half made undo themselves; the others are destroyed meanwhile.
-    creation.stop()
-        .then([&]() { return destruction.destroyAll("the broker stops"); })
-        .exclusiveJoin(timer.afterDelay(kShutdown))
-        .wait(io.waitScope);
+    auto destroyAll = [&](kj::Duration atMost) {
+      // Those half made undo themselves; the others are destroyed meanwhile.
+      auto both = kj::heapArrayBuilder<kj::Promise<void>>(2);
+      both.add(creation.stop());
+      both.add(destruction.destroyAll("the broker stops"));
+      kj::joinPromises(both.finish()).exclusiveJoin(timer.afterDelay(atMost)).wait(io.waitScope);
+    };
+    destroyAll(kShutdown);
+    if (registry.size() > 0) {
+      spdlog::warn("{} sandboxes left: killing what we started", registry.size());
+      killTree(getpid());
+      destroyAll(kLastShutdown);
+    }
     admission.disconnectAll();
   }
 
   // ------------------------------------------------------- leave nothing behind
+  // Programs of `host` whose agent was killed fell to us.
+  killTree(getpid());
   images->removeAll();
   bool clean = registry.size() == 0;
   if (clean) cgroups->removeInstance();

@@ -116,15 +116,13 @@ class SandboxPort final : public rpc::Sandbox::Server {
 
   kj::Promise<void> endExec(EndExecContext context) override {
     return guarded(services_.clock, "endExec", context, [&]() -> kj::Promise<void> {
-      if (!context.getParams().getStreamLost() || !present() || sandbox_->initStatus() != nullptr) {
+      if (!present()) {
         finishExec(context);
         return kj::READY_NOW;
       }
-      // The stream ends a moment before the kernel tells of its init.
-      auto& init = *KJ_ASSERT_NONNULL(sandbox_->init);
-      return init.onExit()
-          .ignoreResult()
-          .exclusiveJoin(services_.timer.afterDelay(kInitStatusComes))
+      return execs()
+          .settle(context.getParams().getExec())
+          .then([this, context]() mutable { return initTold(context.getParams().getStreamLost()); })
           .then([this, context]() mutable {
             auto turn = services_.clock.turn("endExec");
             finishExec(context);
@@ -183,6 +181,13 @@ class SandboxPort final : public rpc::Sandbox::Server {
       return failure(rpc::Reason::AGENT_UNRESPONSIVE, "the sandbox's agent takes no new stream");
     }
     return kj::mv(pair.a);
+  }
+
+  // The stream ends a moment before the kernel tells of its init.
+  kj::Promise<void> initTold(bool streamLost) {
+    if (!streamLost || !present() || sandbox_->initStatus() != nullptr) return kj::READY_NOW;
+    auto& init = *KJ_ASSERT_NONNULL(sandbox_->init);
+    return init.onExit().ignoreResult().exclusiveJoin(services_.timer.afterDelay(kInitStatusComes));
   }
 
   void finishExec(EndExecContext& context) {

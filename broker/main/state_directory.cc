@@ -5,11 +5,29 @@
 #include <kj/debug.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "broker/main/identity.h"
 
 namespace cordon::broker {
+
+namespace {
+constexpr int kLockTries = 100;
+constexpr timespec kLockPause = {0, 10'000'000};
+
+// Held by the open file, so the kernel gives it up when we die. Not at once: a
+// child that a killed broker had just spawned shares it until its exec.
+void takeLock(int fd, const std::string& path) {
+  for (int n = 0; n < kLockTries; ++n) {
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) return;
+    int error = errno;
+    if (error != EWOULDBLOCK && error != EINTR) KJ_FAIL_SYSCALL("flock", error, path);
+    nanosleep(&kLockPause, nullptr);
+  }
+  KJ_FAIL_REQUIRE("another broker serves this state directory", path);
+}
+}  // namespace
 
 StateDirectory::StateDirectory(const std::string& path) : path_(path) {
   if (mkdir(path.c_str(), 0700) < 0 && errno != EEXIST) {
@@ -28,12 +46,7 @@ StateDirectory::StateDirectory(const std::string& path) : path_(path) {
       lock = openat(directory.get(), "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600),
       path);
   lock_ = kj::AutoCloseFd(lock);
-  // Held by the open file, so the kernel gives it up when we die.
-  if (flock(lock_.get(), LOCK_EX | LOCK_NB) < 0) {
-    int error = errno;
-    KJ_REQUIRE(error != EWOULDBLOCK, "another broker serves this state directory", path);
-    KJ_FAIL_SYSCALL("flock", error, path);
-  }
+  takeLock(lock_.get(), path);
   instance_ = hashToken(std::to_string(st.st_dev) + ":" + std::to_string(st.st_ino)).substr(0, 12);
 }
 
