@@ -243,7 +243,7 @@ TEST_F(RuncTest, ARuncThatIsMissingFailsOrHangsIsSaidSoAndLeavesNothing) {
   auto hangs = script("hangs",
                       "#!/bin/sh\ncase \"$*\" in *--version*|*features*) exec runc \"$@\";; "
                       "esac\nsleep 1000 & wait\n");
-  serve({"--runc", hangs});
+  serve({"--runc", hangs, "--runc-timeout", "2"});
   {
     Frontend frontend(io, broker);
     auto answer = acquire(frontend, "runc");

@@ -73,7 +73,9 @@ std::vector<kj::Own<runtimes::Runtime>> makeRuntimes(Children& children, kj::Tim
                                                      CgroupTree& cgroups, const Options& options,
                                                      const std::string& vmAgent) {
   std::vector<kj::Own<runtimes::Runtime>> result;
-  result.push_back(runtimes::makeRuncRuntime(children, timer, cgroups, {options.runc}));
+  result.push_back(runtimes::makeRuncRuntime(
+      children, timer, cgroups,
+      {options.runc, static_cast<int>(options.runcSeconds) * kj::SECONDS}));
   result.push_back(runtimes::makeHostRuntime(children, {options.allowHostRuntime, vmAgent}));
   return result;
 }

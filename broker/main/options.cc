@@ -52,6 +52,7 @@ enum Option : int {
   kImages,
   kAllowHost,
   kRunc,
+  kRuncTimeout,
   kVmAgent,
   kIdSpan,
   kIdRegistry,
@@ -65,6 +66,7 @@ const option kOptions[] = {{"state", required_argument, nullptr, kState},
                            {"images", required_argument, nullptr, kImages},
                            {"allow-host-runtime", no_argument, nullptr, kAllowHost},
                            {"runc", required_argument, nullptr, kRunc},
+                           {"runc-timeout", required_argument, nullptr, kRuncTimeout},
                            {"vm-agent", required_argument, nullptr, kVmAgent},
                            {"id-span", required_argument, nullptr, kIdSpan},
                            {"id-registry", required_argument, nullptr, kIdRegistry},
@@ -90,6 +92,9 @@ void apply(int option, const char* value, Options& options) {
       return;
     case kRunc:
       options.runc = absoluteAsGiven(value, "--runc");
+      return;
+    case kRuncTimeout:
+      options.runcSeconds = number<uint32_t>(value, "--runc-timeout", 1, 600);
       return;
     case kVmAgent:
       options.vmAgent = absolute(value, "--vm-agent");
@@ -139,6 +144,7 @@ name "broker"), e.g.
   --images DIR            directories below DIR may be images; repeatable
   --allow-host-runtime    offer `host`, which is no sandbox
   --runc PATH             the runc to use
+  --runc-timeout SECONDS  how long it may take to start a sandbox (default 20)
   --vm-agent PATH         default: beside this program
   --id-span FIRST:RANGES  ranges of 65536 ids for sandboxes, the first for
                           services (default 1879048192:1024)
