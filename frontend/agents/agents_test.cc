@@ -834,6 +834,19 @@ TEST_F(AgentsTest, BadRequestsGetAReasonAndReachNobody) {
   EXPECT_EQ(full.reason, "TOO_MANY_SANDBOXES");
 }
 
+TEST_F(AgentsTest, CompressedRequestsAreRefused) {
+  auto id = acquire();
+  auto before = agents_->statusKb("VmHWM:");
+  grpc::ClientContext context;
+  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  auto stream = stub_->Exec(&context);
+  // About 300 KiB on the wire.
+  stream->Write(startRequest(id, command({std::string(300 << 20, 'a')})));
+  EXPECT_EQ(collect(context, *stream).status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_LT(agents_->statusKb("VmHWM:"), before + 32 * 1024) << "KiB, from " << before;
+  EXPECT_EQ(broker_->begun, 0);
+}
+
 TEST_F(AgentsTest, RequestsOutOfSequence) {
   broker_->setScript(untilKilled);
   auto id = acquire();

@@ -66,6 +66,24 @@ const char* stepName(guest::FailStep step) {
   return nullptr;
 }
 
+// A path may be any bytes, and goes into text: what is not printable ASCII is
+// shown as \xNN.
+std::string printable(capnp::Text::Reader text) {
+  static const char kHex[] = "0123456789abcdef";
+  std::string out;
+  for (char c : text) {
+    auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7f) {
+      out += c;
+    } else {
+      out += "\\x";
+      out += kHex[byte >> 4];
+      out += kHex[byte & 15];
+    }
+  }
+  return out;
+}
+
 // False: impossible.
 bool readTotals(guest::StreamTotals::Reader in, uint64_t seen, GuestTotals& out) {
   out = {in.getTotal(), in.getDropped(), in.getLeft()};
@@ -224,10 +242,10 @@ struct GuestStream::Visitor {
         in.getFileAtLimit().size() > kMaxPath) {
       return GuestFault::kBadExit;
     }
-    out.fileAtLimit = in.getFileAtLimit();
+    out.fileAtLimit = printable(in.getFileAtLimit());
     for (auto item : in.getScratch()) {
       if (item.getPath().size() > kMaxPath) return GuestFault::kBadExit;
-      out.scratch.push_back({item.getPath(), item.getTotalBytes(), item.getFreeBytes(),
+      out.scratch.push_back({printable(item.getPath()), item.getTotalBytes(), item.getFreeBytes(),
                              item.getTotalInodes(), item.getFreeInodes()});
     }
     self.answered_ = self.ended_ = true;

@@ -48,7 +48,7 @@ struct GuestTotals {
 };
 
 struct GuestScratch {
-  std::string path;
+  std::string path;  // printable ASCII, the rest as \xNN; likewise fileAtLimit
   uint64_t totalBytes = 0, freeBytes = 0, totalInodes = 0, freeInodes = 0;
 };
 

@@ -199,6 +199,20 @@ TEST(GuestStream, ImpossibleEnds) {
   EXPECT_EQ(faultOf(hello() + failed(5000)), GuestFault::kBadExit);
 }
 
+TEST(GuestStream, PathsBecomeText) {
+  Sink sink;
+  GuestStream stream(sink, kExec, false);
+  stream.started();
+  ASSERT_EQ(feed(stream, hello() + exited([](auto e) {
+                           e.setFileAtLimit("/work/\xff\n\\a");
+                           e.initScratch(1)[0].setPath("/\x1b[2J");
+                         })),
+            GuestFault::kNone);
+  ASSERT_TRUE(sink.exit);
+  EXPECT_EQ(sink.exit->fileAtLimit, "/work/\\xff\\x0a\\a");
+  EXPECT_EQ(sink.exit->scratch.at(0).path, "/\\x1b[2J");
+}
+
 TEST(GuestStream, Frames) {
   auto frame = [](uint32_t length, uint32_t magic) {
     const uint32_t header[2] = {length, magic};

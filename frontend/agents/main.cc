@@ -6,6 +6,7 @@
 // Threads: main accepts (Acceptor); "agents-loop" owns everything that touches
 // the broker and the sandboxes (LoopThread); gRPC has its own.
 #include <getopt.h>
+#include <grpc/support/log.h>
 #include <kj/debug.h>
 #include <malloc.h>
 #include <signal.h>
@@ -18,7 +19,9 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <charconv>
+#include <chrono>
 #include <future>
 #include <optional>
 
@@ -164,8 +167,25 @@ void waitForBroker(Backend& backend) {
   }
 }
 
+// gRPC writes a line for much that a client gets wrong: at most a few a second,
+// so that the log is not a client's to fill.
+void quietGrpc() {
+  gpr_set_log_function([](gpr_log_func_args* args) {
+    constexpr int kPerSecond = 5;
+    static std::atomic<int64_t> second{0};
+    static std::atomic<int> lines{0};
+    auto now = std::chrono::duration_cast<std::chrono::seconds>(
+                   std::chrono::steady_clock::now().time_since_epoch())
+                   .count();
+    if (second.exchange(now) != now) lines = 0;
+    if (++lines > kPerSecond) return;
+    fprintf(stderr, "cordon-agents: gRPC: %s:%d: %s\n", args->file, args->line, args->message);
+  });
+}
+
 int run(int argc, char** argv) {
   auto options = parse(argc, argv);
+  quietGrpc();
   auto log = spdlog::stderr_logger_mt("cordon-agents");
   log->set_pattern("%Y-%m-%dT%H:%M:%S.%e %n[%P] %l: %v");
   mallopt(M_MMAP_THRESHOLD, kMmapThreshold);
@@ -195,7 +215,9 @@ int run(int argc, char** argv) {
     alarm(kLongestEndSeconds);
     calls.shutdown();
     servers.shutdown(kDrain);
-    loop.call([] {});  // what the last calls posted
+    // Twice: the last call posts its removal after gRPC has let go of it.
+    loop.call([] {});
+    loop.call([] {});
   }
   loop.call([&] { backend.stop(); });
   return 0;

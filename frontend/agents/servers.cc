@@ -62,6 +62,10 @@ Servers::User& Servers::user(uint32_t uid) {
   builder.RegisterService(made.service.get())
       .SetResourceQuota(quota_)
       .SetMaxReceiveMessageSize(kLargestRequest)
+      // The size limit is on what arrives: four compressed MiB could be four GiB.
+      .SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false)
+      .SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false)
+      .AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0)
       .AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits_.callsPerConnection)
       .AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kLargestMetadata)
       .AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs)
