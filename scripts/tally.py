@@ -34,7 +34,8 @@ def count_cases(step, path, label):
             step.failed.append(name)
         elif skip is not None or case.get("status") == "notrun":
             reason = (skip.get("message") or "").strip() if skip is not None else ""
-            step.skipped.append(f"{name}: {reason.splitlines()[0] if reason else 'no reason given'}")
+            # GoogleTest's begins with a line that is file and line number.
+            step.skipped.append(f"{name}: {reason.splitlines()[-1] if reason else 'no reason given'}")
         else:
             step.passed += 1
     return True

@@ -56,6 +56,8 @@ def main():
     not_built = sorted(tracked)
     if not_built:
         print("clang-tidy: not part of the build, so not analysed:", *not_built)
+    if not jobs and not passed_before:
+        sys.exit(f"clang-tidy: no file of the project in {objects}/compile_commands.json")
 
     def analyse(job):
         source, key = job

@@ -38,7 +38,7 @@ def proportional_kib(pid):
     return 0
 
 
-def test_memory_of_twenty_idle_sandboxes(runc, record_property, capsys):
+def test_memory_of_twenty_idle_sandboxes(runc, capsys):
     at_rest = proportional_kib(runc.broker) + proportional_kib(runc.agents)
     sandboxes = [runc.acquire("runc") for _ in range(20)]
     inside = [proportional_kib(p) for p in agents_of(runc)]
@@ -47,7 +47,6 @@ def test_memory_of_twenty_idle_sandboxes(runc, record_property, capsys):
     with capsys.disabled():
         print(f"\n20 idle sandboxes: {each:.0f} KiB each "
               f"({sum(inside) / 20:.0f} inside, {(services - at_rest) / 20:.0f} in the services)")
-    record_property("kib_each", round(each))
     for sandbox in sandboxes:
         runc.release(sandbox)
     assert len(inside) >= 20
