@@ -57,6 +57,18 @@ struct Scratch {
 // What ended the exec from our side; whoever fired first.
 enum class Fired : uint8_t { kNobody, kDeadline, kCancel, kCpuTime };
 
+// How main ended, from the agent's `exited`.
+struct Exit {
+  bool signaled = false;
+  uint32_t code = 0;
+  uint64_t cpuUs = 0;  // rusage user + system
+  uint64_t stdoutTotal = 0, stdoutDropped = 0, stderrTotal = 0, stderrDropped = 0;
+  bool killedByDeadline = false;  // the agent's backstop
+  std::vector<Scratch> scratch;
+  std::string fileAtLimit;
+  uint32_t leftRunning = 0;
+};
+
 struct Facts {
   Limits limits;
   std::vector<Counter> before, after;  // from beginExec and endExec (kernel)
@@ -65,18 +77,8 @@ struct Facts {
   Fired fired = Fired::kNobody;
   uint64_t wallUs = 0;  // our clock, start to end
 
-  // From the agent's `exited`; absent when it never came.
-  struct Exit {
-    bool signaled = false;
-    uint32_t code = 0;
-    uint64_t cpuUs = 0;  // rusage user + system
-    uint64_t stdoutTotal = 0, stdoutDropped = 0, stderrTotal = 0, stderrDropped = 0;
-    bool killedByDeadline = false;  // the agent's backstop
-    std::vector<Scratch> scratch;
-    std::string fileAtLimit;
-    uint32_t leftRunning = 0;
-  };
-  std::optional<Exit> exit;
+  using Exit = verdict::Exit;
+  std::optional<Exit> exit;  // absent when it never came
   // Bytes that the frontend itself did not deliver past the cap.
   uint64_t frontendDropped = 0;
 
@@ -84,8 +86,8 @@ struct Facts {
   bool initExited = false;
   bool initSignaled = false;
   uint32_t initCode = 0;
-  bool kernelSawExit =
-      false;  // true where the exit status itself is the kernel's (host side waitid)
+  // The exit status itself is the kernel's (waitid on the host side).
+  bool kernelSawExit = false;
 };
 
 struct Evidence {

@@ -19,17 +19,16 @@ void openStandardDescriptors() {
 
 int main(int argc, char** argv) {
   openStandardDescriptors();
-  using namespace cordon::cli;
-  std::vector<std::unique_ptr<Command>> commands;
-  commands.push_back(makeRunCommand());
-  commands.push_back(makeAcquireCommand());
-  commands.push_back(makeExecCommand());
-  commands.push_back(makeReleaseCommand());
-  commands.push_back(makeInspectCommand());
-  commands.push_back(makeListCommand());
-  commands.push_back(makeRuntimesCommand());
-  commands.push_back(makeUpCommand());
-  commands.push_back(makeEscapeCommand());
-  commands.push_back(makeBenchCommand());
-  return runCommandLine(std::move(commands), {argv + 1, argv + argc});
+  std::vector<std::unique_ptr<cordon::cli::Command>> commands;
+  commands.push_back(cordon::cli::makeRunCommand());
+  commands.push_back(cordon::cli::makeAcquireCommand());
+  commands.push_back(cordon::cli::makeExecCommand());
+  commands.push_back(cordon::cli::makeReleaseCommand());
+  commands.push_back(cordon::cli::makeInspectCommand());
+  commands.push_back(cordon::cli::makeListCommand());
+  commands.push_back(cordon::cli::makeRuntimesCommand());
+  commands.push_back(cordon::cli::makeUpCommand());
+  commands.push_back(cordon::cli::makeEscapeCommand());
+  commands.push_back(cordon::cli::makeBenchCommand());
+  return cordon::cli::runCommandLine(std::move(commands), {argv + 1, argv + argc});
 }
