@@ -68,7 +68,7 @@ const char* stepName(guest::FailStep step) {
 
 // A path may be any bytes, and goes into text: what is not printable ASCII is
 // shown as \xNN.
-std::string printable(capnp::Text::Reader text) {
+std::string asText(capnp::Text::Reader text) {
   static const char kHex[] = "0123456789abcdef";
   std::string out;
   for (char c : text) {
@@ -242,10 +242,10 @@ struct GuestStream::Visitor {
         in.getFileAtLimit().size() > kMaxPath) {
       return GuestFault::kBadExit;
     }
-    out.fileAtLimit = printable(in.getFileAtLimit());
+    out.fileAtLimit = asText(in.getFileAtLimit());
     for (auto item : in.getScratch()) {
       if (item.getPath().size() > kMaxPath) return GuestFault::kBadExit;
-      out.scratch.push_back({printable(item.getPath()), item.getTotalBytes(), item.getFreeBytes(),
+      out.scratch.push_back({asText(item.getPath()), item.getTotalBytes(), item.getFreeBytes(),
                              item.getTotalInodes(), item.getFreeInodes()});
     }
     self.answered_ = self.ended_ = true;
