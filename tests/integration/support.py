@@ -245,7 +245,11 @@ class Instance:
                 shutil.rmtree(self.state, ignore_errors=True)
 
     def __enter__(self):
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.dispose()
+            raise
 
     def __exit__(self, kind, value, trace):
         self.dispose()
