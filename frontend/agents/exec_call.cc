@@ -573,42 +573,50 @@ void ExecCall::windDown() {
                        }));
 }
 
-// One flight: kill if need be, end, and destroy, answered in this order.
+// Kill if need be, end, and destroy. Only then: while the end settles, the
+// sandbox's counters and its init must still be there to be read.
 kj::Promise<void> ExecCall::endAtBroker() {
-  kj::Promise<void> ended = kj::READY_NOW, destroyed = kj::READY_NOW;
-  if (exec_ != 0) {
-    if (io_ != nullptr && !exit_ && !failure_) {
-      auto request = sandbox_.killExecRequest();
-      request.setExec(exec_);
-      tasks_.add(request.send().ignoreResult().catch_([](kj::Exception&&) {}));
-    }
-    auto request = sandbox_.endExecRequest();
+  return endExec()
+      .catch_([this](kj::Exception&& exception) {
+        if (!error_) error_ = fromException(exception);
+      })
+      .then([this]() { return owned_ ? destroySandbox() : kj::Promise<void>(kj::READY_NOW); });
+}
+
+kj::Promise<void> ExecCall::endExec() {
+  if (exec_ == 0) return kj::READY_NOW;
+  if (io_ != nullptr && !exit_ && !failure_) {
+    auto request = sandbox_.killExecRequest();
     request.setExec(exec_);
-    ended = request.send().then([this](capnp::Response<rpc::Sandbox::EndExecResults>&& response) {
-      if (response.getStatus().getCode() != rpc::Code::OK) {
-        if (!error_) error_ = fromStatus(response.getStatus());
-        return;
-      }
-      after_ = readCounters(response.getAfter());
-      shared_ = shared_ || response.getSharedWith() > 0;
-      endedBy_ = response.getEndedBy();
-      initExited_ = response.getInitExited();
-      initSignal_ = response.getInitSignal();
-      initCode_ = response.getInitCode();
-    });
+    tasks_.add(request.send().ignoreResult().catch_([](kj::Exception&&) {}));
   }
-  if (owned_) {
-    destroyed = sandbox_.destroyRequest().send().then(
-        [this](capnp::Response<rpc::Sandbox::DestroyResults>&& response) {
-          releasedAt_ = steady_clock::now();
-          if (response.getStatus().getCode() == rpc::Code::OK) {
-            toProto(response.getReceipt(), receipt_);
-          } else if (!error_) {
-            error_ = fromStatus(response.getStatus());
-          }
-        });
-  }
-  return ended.then([destroyed = kj::mv(destroyed)]() mutable { return kj::mv(destroyed); });
+  auto request = sandbox_.endExecRequest();
+  request.setExec(exec_);
+  request.setStreamLost(!exit_ && !failure_);
+  return request.send().then([this](capnp::Response<rpc::Sandbox::EndExecResults>&& response) {
+    if (response.getStatus().getCode() != rpc::Code::OK) {
+      if (!error_) error_ = fromStatus(response.getStatus());
+      return;
+    }
+    after_ = readCounters(response.getAfter());
+    shared_ = shared_ || response.getSharedWith() > 0;
+    endedBy_ = response.getEndedBy();
+    initExited_ = response.getInitExited();
+    initSignal_ = response.getInitSignal();
+    initCode_ = response.getInitCode();
+  });
+}
+
+kj::Promise<void> ExecCall::destroySandbox() {
+  return sandbox_.destroyRequest().send().then(
+      [this](capnp::Response<rpc::Sandbox::DestroyResults>&& response) {
+        releasedAt_ = steady_clock::now();
+        if (response.getStatus().getCode() == rpc::Code::OK) {
+          toProto(response.getReceipt(), receipt_);
+        } else if (!error_) {
+          error_ = fromStatus(response.getStatus());
+        }
+      });
 }
 
 verdict::Verdict ExecCall::judge() {

@@ -80,6 +80,8 @@ class ExecCall final : private GuestSink,
   kj::Array<capnp::word> startFrame();
   void windDown();
   kj::Promise<void> endAtBroker();
+  kj::Promise<void> endExec();
+  kj::Promise<void> destroySandbox();
   void complete();
   void flushed();
 
