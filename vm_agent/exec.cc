@@ -74,6 +74,7 @@ void Exec::start(std::unique_ptr<Processes> processes) {
     return;
   }
   startedAt_ = monotonicUs();
+  clock_gettime(CLOCK_REALTIME_COARSE, &startedOnFiles_);
   auto failure = processes_->spawn(plan(ends));
   // argv and env live on in the child alone.
   request_.argv = {};
@@ -287,7 +288,8 @@ void Exec::sendExited() {
   reportScratch(context_.config, exited);
   if (request_.fileSizeBytes > 0 && !context_.config.scratch.empty()) {
     exited.setFileAtLimit(
-        findFileOfSize(context_.config.scratch[0], request_.fileSizeBytes).c_str());
+        findFileOfSize(context_.config.scratch[0], request_.fileSizeBytes, startedOnFiles_)
+            .c_str());
   }
   stream_->send(message.builder);
 }

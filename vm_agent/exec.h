@@ -96,6 +96,7 @@ class Exec {
   uint64_t killStarted_ = 0;
   uint64_t nextKill_ = 0;
   uint64_t startedAt_ = 0;
+  timespec startedOnFiles_ = {};  // as the kernel stamps changed files
   uint64_t endedAt_ = 0;
   uint64_t deadline_ = UINT64_MAX;
   MainEnd end_;

@@ -18,9 +18,13 @@ namespace {
 constexpr int kMaxEntries = 512;
 constexpr int kMaxLevels = 4;
 
+bool before(const timespec& a, const timespec& b) {
+  return a.tv_sec != b.tv_sec ? a.tv_sec < b.tv_sec : a.tv_nsec < b.tv_nsec;
+}
+
 class Search {
  public:
-  explicit Search(uint64_t bytes) : bytes_(bytes) {}
+  Search(uint64_t bytes, timespec since) : bytes_(bytes), since_(since) {}
 
   // The tree below `directory` belongs to the program: nothing in it is opened
   // but directories, and a link is never followed.
@@ -37,7 +41,10 @@ class Search {
       ++entries_;
       struct stat info;
       if (fstatat(dirfd(stream), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
-      if (S_ISREG(info.st_mode) && static_cast<uint64_t>(info.st_size) == bytes_) {
+      // ctime, which a program can't set: a file that an earlier exec left at the
+      // limit is none of this one's.
+      if (S_ISREG(info.st_mode) && static_cast<uint64_t>(info.st_size) == bytes_ &&
+          !before(info.st_ctim, since_)) {
         return path + "/" + entry->d_name;
       }
       if (S_ISDIR(info.st_mode) && level < kMaxLevels) below.push_back(entry->d_name);
@@ -56,6 +63,7 @@ class Search {
 
  private:
   uint64_t bytes_;
+  timespec since_;
   int entries_ = 0;
 };
 
@@ -75,10 +83,10 @@ void reportScratch(const Config& config, guest::Exited::Builder exited) {
   }
 }
 
-std::string findFileOfSize(const std::string& root, uint64_t bytes) {
+std::string findFileOfSize(const std::string& root, uint64_t bytes, timespec since) {
   int fd = open(root.c_str(), Search::kDirectory);
   if (fd < 0) return "";
-  return Search(bytes).walk(kj::AutoCloseFd(fd), root, 1);
+  return Search(bytes, since).walk(kj::AutoCloseFd(fd), root, 1);
 }
 
 }  // namespace cordon::agent

@@ -231,21 +231,26 @@ TEST(Scratch, TheSearchIsBounded) {
     std::ofstream(dir / name) << std::string(size, 'x');
   };
   make("1/2/3/found", 777);
-  EXPECT_EQ(findFileOfSize(dir.path(), 777), dir / "1/2/3/found");
-  EXPECT_EQ(findFileOfSize(dir.path(), 776), "");
-  EXPECT_EQ(findFileOfSize(dir / "none", 777), "");
+  EXPECT_EQ(findFileOfSize(dir.path(), 777, timespec{}), dir / "1/2/3/found");
+  EXPECT_EQ(findFileOfSize(dir.path(), 776, timespec{}), "");
+  EXPECT_EQ(findFileOfSize(dir / "none", 777, timespec{}), "");
+  // What an earlier exec left at that size.
+  struct stat found;
+  ASSERT_EQ(stat((dir / "1/2/3/found").c_str(), &found), 0);
+  EXPECT_EQ(findFileOfSize(dir.path(), 777, found.st_ctim), dir / "1/2/3/found");
+  EXPECT_EQ(findFileOfSize(dir.path(), 777, timespec{found.st_ctim.tv_sec + 1, 0}), "");
   // A level deeper, and behind a link.
   make("a/b/c/d/deep", 888);
-  EXPECT_EQ(findFileOfSize(dir.path(), 888), "");
+  EXPECT_EQ(findFileOfSize(dir.path(), 888, timespec{}), "");
   ASSERT_EQ(symlink("a/b/c/d", (dir / "link").c_str()), 0);
   ASSERT_EQ(symlink("a/b/c/d/deep", (dir / "file").c_str()), 0);
-  EXPECT_EQ(findFileOfSize(dir.path(), 888), "");
+  EXPECT_EQ(findFileOfSize(dir.path(), 888, timespec{}), "");
   // Past 512 entries it gives up.
   TemporaryDirectory crowd;
   for (int i = 0; i < 600; ++i) std::ofstream(crowd / ("f" + std::to_string(i))) << "x";
   std::filesystem::create_directory(crowd / "sub");
   std::ofstream(crowd / "sub/wanted") << std::string(999, 'x');
-  EXPECT_EQ(findFileOfSize(crowd.path(), 999), "");
+  EXPECT_EQ(findFileOfSize(crowd.path(), 999, timespec{}), "");
 }
 
 }  // namespace
