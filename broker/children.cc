@@ -206,17 +206,18 @@ void addDescriptors(FileActions& actions, const SpawnSpec& spec,
                     std::vector<kj::AutoCloseFd>& held) {
   std::vector<bool> named(kMaxTarget + 1, false);
   int top = 2;
-  for (auto& [source, target] : spec.fds) {
+  for (auto& fd : spec.fds) {
+    int target = fd.second;
     KJ_REQUIRE(target >= 0 && target <= kMaxTarget, "target fd out of range", target);
     KJ_REQUIRE(!named[static_cast<size_t>(target)], "target fd named twice", target);
     named[static_cast<size_t>(target)] = true;
     top = std::max(top, target);
   }
-  for (auto& [source, target] : spec.fds) {
+  for (auto& fd : spec.fds) {
     int high;
-    KJ_SYSCALL(high = fcntl(source, F_DUPFD_CLOEXEC, top + 1), source, target);
+    KJ_SYSCALL(high = fcntl(fd.first, F_DUPFD_CLOEXEC, top + 1), fd.first, fd.second);
     held.emplace_back(high);
-    actions.dup2(high, target);
+    actions.dup2(high, fd.second);
   }
   for (int fd = 0; fd <= top; ++fd) {
     if (named[static_cast<size_t>(fd)]) continue;
