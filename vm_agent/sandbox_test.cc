@@ -79,7 +79,7 @@ kj::AutoCloseFd denyGetpriority() {
 // Cgroups below /cordon-test-agent-PID; removed again.
 class TestCgroups {
  public:
-  TestCgroups(std::vector<std::string> hierarchies) {
+  explicit TestCgroups(std::vector<std::string> hierarchies) {
     for (auto& hierarchy : hierarchies) {
       roots_.push_back("/sys/fs/cgroup/" + hierarchy + "/cordon-test-agent-" +
                        std::to_string(getpid()));

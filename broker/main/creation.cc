@@ -136,7 +136,9 @@ kj::Promise<Creation::Result> Creation::runFrom(Job& job, size_t step) {
   // A frontend that has gone takes its half-made sandboxes with it.
   if (!job.peer->connected) return Result(failure(rpc::Reason::NONE, "the frontend disconnected"));
   auto turn = services_.clock.turn(kSteps[step].name);
-  return (this->*kSteps[step].run)(job).then([this, &job, step](Result failed) {
+  // On its own: with UBSan, GCC 12 indexes with garbage inside the call.
+  Step now = kSteps[step].run;
+  return (this->*now)(job).then([this, &job, step](Result failed) {
     job.times.done(kSteps[step].name);
     if (failed != nullptr) return kj::Promise<Result>(kj::mv(failed));
     return runFrom(job, step + 1);
