@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <kj/debug.h>
+#include <kj/vector.h>
 #include <spdlog/spdlog.h>
 #include <string.h>
 
@@ -70,12 +71,12 @@ kj::Promise<Receipt> Destruction::destroy(Sandbox& sandbox, std::string why) {
 
 kj::Promise<void> Destruction::destroyAll(std::string why) {
   auto sandboxes = registry_.all();
-  auto receipts = kj::heapArrayBuilder<kj::Promise<void>>(sandboxes.size());
+  kj::Vector<kj::Promise<void>> receipts(sandboxes.size());
   for (auto& sandbox : sandboxes) {
     if (sandbox->entry.state == rpc::SandboxState::CREATING) continue;
     receipts.add(destroy(*sandbox, why).ignoreResult());
   }
-  return kj::joinPromises(receipts.finish());
+  return kj::joinPromises(receipts.releaseAsArray());
 }
 
 kj::Promise<Receipt> Destruction::run(Sandbox& sandbox, std::string why) {
