@@ -17,6 +17,7 @@ import grpc
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 ROOT = pathlib.Path(os.environ.get("CORDON_ROOT", TOP / "build/root"))
+SANITIZED = "sanitized" in str(ROOT)
 CORDON = ROOT / "bin/cordon"
 LIBEXEC = ROOT / "libexec/cordon"
 

@@ -131,8 +131,10 @@ def test_memory_is_flat_while_much_output_flows(on):
     process.stdout.close()
     process.stderr.close()
     assert total == 600_000_000
+    # AddressSanitizer keeps up to 256 MiB of what was freed.
+    growth = 300 * 1024 if support.SANITIZED else 8 * 1024
     for part, before in at_start.items():
-        assert largest[part] <= before + 8 * 1024, support.describe_process(part)
+        assert largest[part] <= before + growth, support.describe_process(part)
 
 
 @pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 1_000_001])
