@@ -47,10 +47,8 @@ void installStdio(const ChildPlan& plan) {
   require(plan, FailStep::STDIO, dup2(plan.stderrFd, 2));
 }
 
-void resetSignals() {
-  struct sigaction plain = {};
-  plain.sa_handler = SIG_DFL;
-  for (int signal = 1; signal < NSIG; ++signal) sigaction(signal, &plain, nullptr);
+// The agent blocks all and handles none (main.cc): the mask is all there is.
+void unblockSignals() {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -164,7 +162,7 @@ void becomeProgram(const ChildPlan& plan) {
   setsid();
   umask(022);
   installStdio(plan);
-  resetSignals();
+  unblockSignals();
   // Before the user changes: lowering needs no privilege, and the new user must
   // never have run without them.
   setLimits(plan);

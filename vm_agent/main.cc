@@ -61,8 +61,12 @@ rlimit raiseFileLimit() {
   return original;
 }
 
-// Nothing interrupts the agent: what it wants to know of comes as a read.
+// Nothing interrupts the agent: what it wants to know of comes as a read. And
+// nothing is ignored, for the programs' sake: that would outlive their exec.
 kj::AutoCloseFd takeSignals() {
+  struct sigaction plain = {};
+  plain.sa_handler = SIG_DFL;
+  for (int signal = 1; signal < NSIG; ++signal) sigaction(signal, &plain, nullptr);
   sigset_t all;
   sigfillset(&all);
   for (int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) sigdelset(&all, fault);
