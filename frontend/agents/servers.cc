@@ -73,6 +73,8 @@ Servers::User& Servers::user(uint32_t uid) {
       .AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                           kPingsAtLeastEveryMs)
       .AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrame)
+      // A ping beside every burst of data, to find the delay of a link that has none.
+      .AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0)
       // Reflection is a synchronous service: one thread for it is plenty.
       .SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1)
       .SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1)
