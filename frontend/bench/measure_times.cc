@@ -1,6 +1,7 @@
 // exec in a live sandbox and a cold Run, beside raw runc and posix_spawn.
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "frontend/bench/coprocess.h"
@@ -14,6 +15,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kWarmUps = 5;
+// Measured in turns of so many: what runs before a command fills the caches for
+// it or empties them, and should be a command of the same kind.
+constexpr unsigned kTurn = 10;
 constexpr char kProgram[] = "/bin/true";
 
 // Why raw runc can't be measured here; "" when it can.
@@ -79,13 +83,12 @@ std::vector<Row> measureExec(const Context& context) {
     if (raw) raw->askMilliseconds("exec");
   }
   std::vector<double> ours, spawn, runc;
-  for (unsigned i = 0; i < n; ++i) {
-    if (i % 25 == 0) {
-      context.progress("exec: " + std::to_string(i) + " of " + std::to_string(n));
-    }
-    ours.push_back(sandbox.exec());
-    spawn.push_back(floor.askMilliseconds("spawn"));
-    if (raw) runc.push_back(raw->askMilliseconds("exec"));
+  for (unsigned done = 0; done < n; done += kTurn) {
+    const unsigned turn = std::min(kTurn, n - done);
+    context.progress("exec: " + std::to_string(done) + " of " + std::to_string(n));
+    for (unsigned i = 0; i < turn; ++i) ours.push_back(sandbox.exec());
+    for (unsigned i = 0; i < turn; ++i) spawn.push_back(floor.askMilliseconds("spawn"));
+    for (unsigned i = 0; raw && i < turn; ++i) runc.push_back(raw->askMilliseconds("exec"));
   }
 
   std::vector<Row> rows;
