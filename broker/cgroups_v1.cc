@@ -143,7 +143,12 @@ class V1Leaf final : public ExecLeaf {
   }
 
   uint64_t cpuUsageUs() override { return counters_.value(rpc::CounterKind::CPU_USAGE_US); }
-  bool populated() override { return !processes().empty(); }
+  bool populated() override {
+    // One read where it is empty. A child that has joined another hierarchy and
+    // not yet this one is seen by remove(), which then refuses; a zombie counts
+    // until its parent has waited for it, and is not listed.
+    return counters_.value(rpc::CounterKind::PIDS_NOW) != 0 && !processes().empty();
+  }
 
   bool killPass() override {
     if (refusedBeforeKill_ == nullptr) {

@@ -221,6 +221,10 @@ interface AgentPort {
   # A lost sandbox still attaches (to inspect and destroy it).
   list @2 (owner :Owner) -> (sandboxes :List(SandboxInfo));
   runtimes @3 () -> (runtimes :List(RuntimeInfo));
+  beginExec @4 (owner :Owner, name :Text, token :Text, exec :ExecLimits) -> (status :Status, sandbox :Sandbox, stream :Stream, exec :UInt32, before :List(Counter), sharedWith :UInt32, runtime :Text, limits :Limits);
+  # attach, and Sandbox.beginExec with a stream, in one: most of what an exec in
+  # a live sandbox costs is messages between processes. `runtime` and `limits`
+  # are the sandbox's.
 }
 
 interface Stream {
@@ -245,11 +249,12 @@ interface Sandbox {
   # Dropping it destroys nothing: the time to live does.
   inspect @0 () -> (status :Status, info :SandboxInfo);
   connect @1 () -> (status :Status, stream :Stream);
-  beginExec @2 (limits :ExecLimits, claim :Data) -> (status :Status, exec :UInt32, before :List(Counter), sharedWith :UInt32);
+  beginExec @2 (limits :ExecLimits, withStream :Bool) -> (status :Status, exec :UInt32, before :List(Counter), sharedWith :UInt32, stream :Stream);
   # Makes the exec's leaf, hands it to the agent, starts CPU accounting.
+  # withStream: as `connect`, in the same answer.
   # sharedWith: other execs running, or left over from earlier ones.
   counters @3 (exec :UInt32) -> (status :Status, counters :List(Counter));
-  endExec @4 (exec :UInt32, claim :Data, streamLost :Bool) -> (status :Status, after :List(Counter), sharedWith :UInt32, endedBy :ExecEnd, initExited :Bool, initSignal :UInt32, initCode :UInt32, hostMemoryKilled :Bool);
+  endExec @4 (exec :UInt32, streamLost :Bool) -> (status :Status, after :List(Counter), sharedWith :UInt32, endedBy :ExecEnd, initExited :Bool, initSignal :UInt32, initCode :UInt32);
   # Reads the counters and gives the leaf up; processes left in it stay until
   # the sandbox is destroyed. initExited: the sandbox's init is dead (from
   # waitid), with the signal or code it died of.

@@ -44,8 +44,24 @@ class AgentPort final : public rpc::AgentPort::Server {
         results.setSandbox(port(kj::addRef(*sandbox)));
         writeOk(results.initStatus());
       } else {
-        write(results.initStatus(),
-              failure(rpc::Reason::NO_SUCH_SANDBOX, "no such sandbox of yours"));
+        write(results.initStatus(), noSuchSandbox());
+      }
+      return kj::READY_NOW;
+    });
+  }
+
+  kj::Promise<void> beginExec(BeginExecContext context) override {
+    return guarded(services_.clock, "beginExec", context, [&]() -> kj::Promise<void> {
+      auto params = context.getParams();
+      auto results = context.getResults();
+      KJ_IF_MAYBE (sandbox, registry_.attach(params.getOwner().getUid(), params.getName(),
+                                             params.getToken())) {
+        answer(results, broker::beginExec(*sandbox, *peer_, params.getExec(), true));
+        results.setRuntime(sandbox->entry.runtime);
+        write(results.initLimits(), sandbox->spec.limits);
+        results.setSandbox(port(kj::addRef(*sandbox)));
+      } else {
+        write(results.initStatus(), noSuchSandbox());
       }
       return kj::READY_NOW;
     });
@@ -76,6 +92,10 @@ class AgentPort final : public rpc::AgentPort::Server {
   }
 
  private:
+  static Failure noSuchSandbox() {
+    return failure(rpc::Reason::NO_SUCH_SANDBOX, "no such sandbox of yours");
+  }
+
   // These two have no status: the peer learns that it failed and nothing else.
   [[noreturn]] static void refuseQuietly(const char* operation, const kj::Exception& e) {
     fault(operation, e);

@@ -1,6 +1,7 @@
 #include "broker/main/execs.h"
 
 #include <kj/debug.h>
+#include <sched.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -12,6 +13,8 @@ namespace {
 constexpr kj::Duration kShortestWatch = 5 * kj::MILLISECONDS;
 constexpr kj::Duration kKillAnswer = 1 * kj::SECONDS;
 constexpr uint32_t kSettlePasses = 4;
+// A sandbox of one exec (Run) never needs a leaf in advance.
+constexpr uint32_t kSpareAfterExecs = 2;
 
 Failure noSuchExec() {
   return failure(rpc::Reason::NO_SUCH_EXEC, "no exec of that number runs");
@@ -24,24 +27,6 @@ uint64_t cpusAtOnce(uint32_t cpuMillis) {
   return std::max<uint64_t>(1, rate == 0 ? host : std::min(host, rate));
 }
 
-kj::Maybe<uint64_t> valueOf(const Counters& counters, rpc::CounterKind kind, rpc::Scope scope) {
-  for (auto& counter : counters) {
-    if (counter.kind == kind && counter.scope == scope) return counter.value;
-  }
-  return nullptr;
-}
-
-// Did the host run out of memory rather than the sandbox? Only when a process
-// of the exec was killed for memory although the sandbox as a whole stayed well
-// below its limit.
-bool hostMemoryKilled(const Counters& after, uint64_t oomKillsBefore, uint64_t memoryLimit) {
-  auto kills = valueOf(after, rpc::CounterKind::OOM_KILLS, rpc::Scope::EXEC);
-  auto peak = valueOf(after, rpc::CounterKind::MEMORY_PEAK_BYTES, rpc::Scope::SANDBOX);
-  if (memoryLimit == 0 || kills.orDefault(0) <= oomKillsBefore) return false;
-  // Charges are made in batches per CPU, so a peak at the limit reads a little less.
-  uint64_t slack = std::max<uint64_t>(memoryLimit / 16, 4 << 20);
-  return peak.orDefault(memoryLimit) + slack < memoryLimit;
-}
 }  // namespace
 
 Execs::Execs(kj::Timer& timer, TurnClock& clock, std::string sandbox, SandboxCgroups* cgroups,
@@ -85,6 +70,36 @@ uint32_t Execs::sweepLeftOvers() {
   return populated;
 }
 
+kj::Own<Execs::Leaf> Execs::makeLeaf(uint32_t number) {
+  return kj::refcounted<Leaf>(number, cgroups_->createExec(number));
+}
+
+kj::Own<Execs::Leaf> Execs::takeLeaf(uint32_t number) {
+  KJ_IF_MAYBE (spare, spare_) {
+    auto leaf = kj::mv(*spare);
+    spare_ = nullptr;
+    if (leaf->number == number) return leaf;
+    leftOver_.push_back(kj::mv(leaf));
+  }
+  return makeLeaf(number);
+}
+
+// What nobody waits for, after the answer has gone out: removing the leaves of
+// ended execs and making the next exec's, each of which costs more than all the
+// rest of an exec here.
+void Execs::tidyLater() {
+  if (tidying_ || cgroups_ == nullptr) return;
+  tidying_ = true;
+  tasks_->add(kj::evalLast([this]() {
+    // Where the frontend was woken on this CPU, it goes first.
+    sched_yield();
+    auto turn = clock_.turn("exec: tidy");
+    tidying_ = false;
+    sweepLeftOvers();
+    if (spare_ == nullptr && last_ >= kSpareAfterExecs) spare_ = makeLeaf(last_ + 1);
+  }));
+}
+
 kj::OneOf<Execs::Begun, Failure> Execs::begin(uint64_t cpuTimeMs, PeerScope& peer) {
   uint32_t leftOver = sweepLeftOvers();
   if (live_.size() >= kMaxLive) {
@@ -112,13 +127,11 @@ kj::OneOf<Execs::Begun, Failure> Execs::begin(uint64_t cpuTimeMs, PeerScope& pee
   exec->others = static_cast<uint32_t>(live_.size()) + leftOver;
   std::vector<int> fds;
   if (cgroups_ != nullptr) {
-    auto leaf = cgroups_->createExec(exec->number);
-    fds = leaf->agentFds();
-    exec->leaf = kj::refcounted<Leaf>(kj::mv(leaf));
+    auto leaf = takeLeaf(exec->number);
+    fds = leaf->cgroup->agentFds();
+    exec->leaf = kj::mv(leaf);
   }
   Begun begun{exec->number, read(*exec), exec->others};
-  exec->oomKillsBefore =
-      valueOf(begun.before, rpc::CounterKind::OOM_KILLS, rpc::Scope::EXEC).orDefault(0);
 
   if (control_.sendExec(exec->number, fds) != ipc::SendResult::kSent) {
     KJ_IF_MAYBE (leaf, exec->leaf) {
@@ -209,19 +222,16 @@ kj::OneOf<Execs::Ended, Failure> Execs::end(uint32_t number) {
   ended.after = read(*exec);
   ended.sharedWith = exec->others;
   ended.endedBy = exec->endedBy;
-  ended.hostMemoryKilled = hostMemoryKilled(ended.after, exec->oomKillsBefore, limits_.memoryBytes);
 
   exec->cpuWatch = nullptr;
   exec->killing = nullptr;
-  sweepLeftOvers();
-  KJ_IF_MAYBE (leaf, exec->leaf) {
-    if (!(*leaf)->remove()) leftOver_.push_back(kj::mv(*leaf));
-  }
+  KJ_IF_MAYBE (leaf, exec->leaf) leftOver_.push_back(kj::mv(*leaf));
   // The agent has said `exited`, or is gone: it needs the leaf's fds no more.
   control_.sendForget(number);
   live_.erase(number);
   idleSince_ = timer_.now();
   if (live_.empty()) idleChange_();
+  tidyLater();
   return ended;
 }
 
@@ -271,6 +281,7 @@ void Execs::stop() {
     }
   }
   for (auto& leaf : leftOver_) leaf->removed = true;
+  spare_ = nullptr;  // its directories go with the sandbox's
   live_.clear();
   leftOver_.clear();
 }

@@ -3,11 +3,12 @@
 // frontend and vm-agent.
 //
 // In order, for one exec:
-//   begin     leaf made (mkdir in each hierarchy) -> counters read -> leaf's fds
-//             to the agent (kExec) -> CPU watch armed
+//   begin     leaf taken, or made if none is ready (mkdir in each hierarchy) ->
+//             counters read -> leaf's fds to the agent (kExec) -> CPU watch armed
 //   kill      leaf's killPass every ms until it is empty
-//   end       counters read -> leaf removed, or kept as left over while a
-//             process is in it -> kForget to the agent
+//   end       counters read -> kForget to the agent
+//   tidy      after the answer: empty leaves removed, those that still hold a
+//             process kept as left over, and the next exec's leaf made
 #pragma once
 #include <kj/async.h>
 #include <kj/function.h>
@@ -53,7 +54,6 @@ class Execs final : private kj::TaskSet::ErrorHandler {
     Counters after;
     uint32_t sharedWith = 0;
     rpc::ExecEnd endedBy = rpc::ExecEnd::RUNNING;
-    bool hostMemoryKilled = false;
   };
   kj::OneOf<Ended, Failure> end(uint32_t number);
 
@@ -82,7 +82,8 @@ class Execs final : private kj::TaskSet::ErrorHandler {
  private:
   // A kill in progress outlives the exec's end, so it shares the leaf.
   struct Leaf final : public kj::Refcounted {
-    explicit Leaf(kj::Own<ExecLeaf> made) : cgroup(kj::mv(made)) {}
+    Leaf(uint32_t exec, kj::Own<ExecLeaf> made) : number(exec), cgroup(kj::mv(made)) {}
+    uint32_t number;  // of the exec that it is for
     kj::Own<ExecLeaf> cgroup;
     bool removed = false;
     // False while a process is in it.
@@ -94,7 +95,6 @@ class Execs final : private kj::TaskSet::ErrorHandler {
     kj::Own<PeerScope> peer;
     uint64_t cpuTimeUs = 0;
     uint32_t others = 0;
-    uint64_t oomKillsBefore = 0;
     rpc::ExecEnd endedBy = rpc::ExecEnd::RUNNING;
     kj::Maybe<kj::Promise<void>> cpuWatch;
     kj::Maybe<kj::ForkedPromise<void>> killing;
@@ -102,7 +102,10 @@ class Execs final : private kj::TaskSet::ErrorHandler {
 
   Exec* find(uint32_t number);
   Counters read(Exec& exec);
+  kj::Own<Leaf> makeLeaf(uint32_t number);
+  kj::Own<Leaf> takeLeaf(uint32_t number);
   uint32_t sweepLeftOvers();
+  void tidyLater();
   kj::Promise<void> settleWithin(uint32_t number, uint32_t passes);
   kj::Promise<void> watchCpu(Exec& exec, Leaf& leaf);
   kj::ForkedPromise<void>& startKill(Exec& exec, rpc::ExecEnd endedBy);
@@ -119,7 +122,9 @@ class Execs final : private kj::TaskSet::ErrorHandler {
   uint32_t last_ = 0;
   kj::TimePoint idleSince_;
   kj::Function<void()> idleChange_ = []() {};
-  std::vector<kj::Own<Leaf>> leftOver_;
+  std::vector<kj::Own<Leaf>> leftOver_;  // of ended execs, not removed yet
+  kj::Maybe<kj::Own<Leaf>> spare_;       // the next exec's
+  bool tidying_ = false;
   std::map<uint32_t, kj::Own<Exec>> live_;
   kj::Own<kj::TaskSet> tasks_;
 };

@@ -32,6 +32,35 @@ class StreamPort final : public rpc::Stream::Server {
   kj::Own<Sandbox> sandbox_;
 };
 
+bool present(const Sandbox& sandbox) {
+  // Its parts are there, although its init may be dead.
+  return !sandbox.gone && sandbox.entry.state != rpc::SandboxState::DESTROYING;
+}
+
+bool usable(Sandbox& sandbox) {
+  return present(sandbox) && sandbox.initStatus() == nullptr;
+}
+
+// A stream to the agent: the frontend's end.
+kj::OneOf<rpc::Stream::Client, Failure> openStream(Sandbox& sandbox) {
+  if (!usable(sandbox)) return sandboxGone();
+  auto port = [&](kj::AutoCloseFd fd) -> rpc::Stream::Client {
+    return kj::heap<StreamPort>(kj::mv(fd), kj::addRef(sandbox));
+  };
+  if (sandbox.readyStream.get() >= 0) return port(kj::mv(sandbox.readyStream));
+  if (sandbox.streams >= kMaxStreams) {
+    auto refused = failure(rpc::Reason::TOO_MANY_EXECS, "too many streams to this sandbox");
+    refused.limit = kMaxStreams;
+    return refused;
+  }
+  auto pair = ipc::socketPair(SOCK_STREAM | SOCK_NONBLOCK);
+  auto& control = *KJ_ASSERT_NONNULL(sandbox.control);
+  if (control.sendStream(pair.b.get()) != ipc::SendResult::kSent) {
+    return failure(rpc::Reason::AGENT_UNRESPONSIVE, "the sandbox's agent takes no new stream");
+  }
+  return port(kj::mv(pair.a));
+}
+
 class SandboxPort final : public rpc::Sandbox::Server {
  public:
   SandboxPort(Services& services, Destruction& destruction, kj::Own<Sandbox> sandbox,
@@ -58,12 +87,11 @@ class SandboxPort final : public rpc::Sandbox::Server {
   kj::Promise<void> connect(ConnectContext context) override {
     return guarded(services_.clock, "connect", context, [&]() -> kj::Promise<void> {
       auto results = context.getResults();
-      auto made = newStream();
+      auto made = openStream(*sandbox_);
       if (made.is<Failure>()) {
         write(results.initStatus(), made.get<Failure>());
       } else {
-        results.setStream(
-            kj::heap<StreamPort>(kj::mv(made.get<kj::AutoCloseFd>()), kj::addRef(*sandbox_)));
+        results.setStream(kj::mv(made.get<rpc::Stream::Client>()));
         writeOk(results.initStatus());
       }
       return kj::READY_NOW;
@@ -72,25 +100,9 @@ class SandboxPort final : public rpc::Sandbox::Server {
 
   kj::Promise<void> beginExec(BeginExecContext context) override {
     return guarded(services_.clock, "beginExec", context, [&]() -> kj::Promise<void> {
-      auto results = context.getResults();
-      if (!usable()) {
-        write(results.initStatus(), sandboxGone());
-        return kj::READY_NOW;
-      }
-      if (!peer_->connected) {
-        write(results.initStatus(), failure(rpc::Reason::NONE, "the frontend disconnected"));
-        return kj::READY_NOW;
-      }
-      auto begun = execs().begin(context.getParams().getLimits().getCpuTimeMs(), *peer_);
-      if (begun.is<Failure>()) {
-        write(results.initStatus(), begun.get<Failure>());
-        return kj::READY_NOW;
-      }
-      auto& exec = begun.get<Execs::Begun>();
-      results.setExec(exec.number);
-      results.setSharedWith(exec.sharedWith);
-      write(results.initBefore(static_cast<uint>(exec.before.size())), exec.before);
-      writeOk(results.initStatus());
+      auto params = context.getParams();
+      answer(context.getResults(),
+             broker::beginExec(*sandbox_, *peer_, params.getLimits(), params.getWithStream()));
       return kj::READY_NOW;
     });
   }
@@ -98,7 +110,7 @@ class SandboxPort final : public rpc::Sandbox::Server {
   kj::Promise<void> counters(CountersContext context) override {
     return guarded(services_.clock, "counters", context, [&]() -> kj::Promise<void> {
       auto results = context.getResults();
-      if (!present()) {
+      if (!present(*sandbox_)) {
         write(results.initStatus(), sandboxGone());
         return kj::READY_NOW;
       }
@@ -116,7 +128,7 @@ class SandboxPort final : public rpc::Sandbox::Server {
 
   kj::Promise<void> endExec(EndExecContext context) override {
     return guarded(services_.clock, "endExec", context, [&]() -> kj::Promise<void> {
-      if (!present()) {
+      if (!present(*sandbox_)) {
         finishExec(context);
         return kj::READY_NOW;
       }
@@ -132,7 +144,7 @@ class SandboxPort final : public rpc::Sandbox::Server {
 
   kj::Promise<void> killExec(KillExecContext context) override {
     return guarded(services_.clock, "killExec", context, [&]() -> kj::Promise<void> {
-      if (!present()) {
+      if (!present(*sandbox_)) {
         write(context.getResults().initStatus(), sandboxGone());
         return kj::READY_NOW;
       }
@@ -160,46 +172,25 @@ class SandboxPort final : public rpc::Sandbox::Server {
   }
 
  private:
-  // Its parts are there, although its init may be dead.
-  bool present() const {
-    return !sandbox_->gone && sandbox_->entry.state != rpc::SandboxState::DESTROYING;
-  }
-  bool usable() const { return present() && sandbox_->initStatus() == nullptr; }
   Execs& execs() { return *KJ_ASSERT_NONNULL(sandbox_->execs); }
-
-  kj::OneOf<kj::AutoCloseFd, Failure> newStream() {
-    if (!usable()) return sandboxGone();
-    if (sandbox_->readyStream.get() >= 0) return kj::mv(sandbox_->readyStream);
-    if (sandbox_->streams >= kMaxStreams) {
-      auto refused = failure(rpc::Reason::TOO_MANY_EXECS, "too many streams to this sandbox");
-      refused.limit = kMaxStreams;
-      return refused;
-    }
-    auto pair = ipc::socketPair(SOCK_STREAM | SOCK_NONBLOCK);
-    auto& control = *KJ_ASSERT_NONNULL(sandbox_->control);
-    if (control.sendStream(pair.b.get()) != ipc::SendResult::kSent) {
-      return failure(rpc::Reason::AGENT_UNRESPONSIVE, "the sandbox's agent takes no new stream");
-    }
-    return kj::mv(pair.a);
-  }
 
   // The stream ends a moment before the kernel tells of its init.
   kj::Promise<void> initTold(bool streamLost) {
-    if (!streamLost || !present() || sandbox_->initStatus() != nullptr) return kj::READY_NOW;
+    if (!streamLost || !present(*sandbox_) || sandbox_->initStatus() != nullptr)
+      return kj::READY_NOW;
     auto& init = *KJ_ASSERT_NONNULL(sandbox_->init);
     return init.onExit().ignoreResult().exclusiveJoin(services_.timer.afterDelay(kInitStatusComes));
   }
 
   void finishExec(EndExecContext& context) {
     auto results = context.getResults();
-    if (!present()) return write(results.initStatus(), sandboxGone());
+    if (!present(*sandbox_)) return write(results.initStatus(), sandboxGone());
     auto ended = execs().end(context.getParams().getExec());
     if (ended.is<Failure>()) return write(results.initStatus(), ended.get<Failure>());
     auto& exec = ended.get<Execs::Ended>();
     write(results.initAfter(static_cast<uint>(exec.after.size())), exec.after);
     results.setSharedWith(exec.sharedWith);
     results.setEndedBy(exec.endedBy);
-    results.setHostMemoryKilled(exec.hostMemoryKilled);
     KJ_IF_MAYBE (status, sandbox_->initStatus()) {
       results.setInitExited(true);
       if (status->signaled) {
@@ -217,6 +208,23 @@ class SandboxPort final : public rpc::Sandbox::Server {
   kj::Own<PeerScope> peer_;
 };
 }  // namespace
+
+kj::OneOf<BegunExec, Failure> beginExec(Sandbox& sandbox, PeerScope& peer,
+                                        rpc::ExecLimits::Reader limits, bool withStream) {
+  if (!usable(sandbox)) return sandboxGone();
+  if (!peer.connected) return failure(rpc::Reason::NONE, "the frontend disconnected");
+  BegunExec result;
+  if (withStream) {
+    auto stream = openStream(sandbox);
+    if (stream.is<Failure>()) return kj::mv(stream.get<Failure>());
+    result.stream = kj::mv(stream.get<rpc::Stream::Client>());
+  }
+  auto& execs = *KJ_ASSERT_NONNULL(sandbox.execs);
+  auto begun = execs.begin(limits.getCpuTimeMs(), peer);
+  if (begun.is<Failure>()) return kj::mv(begun.get<Failure>());
+  result.exec = kj::mv(begun.get<Execs::Begun>());
+  return result;
+}
 
 rpc::Sandbox::Client makeSandboxPort(Services& services, Destruction& destruction,
                                      kj::Own<Sandbox> sandbox, kj::Own<PeerScope> peer) {

@@ -3,22 +3,20 @@
 namespace cordon::agents {
 namespace {
 
-constexpr size_t kMostKnown = 4096;
+constexpr size_t kMostSandboxes = 4096;
 
 }  // namespace
 
-KnownSandbox* KnownSandboxes::find(const std::string& name) {
-  auto found = known_.find(name);
-  return found == known_.end() ? nullptr : &found->second;
+uint64_t LeftRunning::of(const std::string& sandbox) const {
+  auto found = counts_.find(sandbox);
+  return found == counts_.end() ? 0 : found->second;
 }
 
-KnownSandbox& KnownSandboxes::put(rpc::SandboxInfo::Reader info) {
-  // Sandboxes also end without us; they are asked for again when they have not.
-  if (known_.size() >= kMostKnown) known_.clear();
-  auto& known = known_[info.getName()];
-  known.limits = fromRpc(info.getLimits());
-  known.hostRuntime = info.getRuntime() == "host";
-  return known;
+void LeftRunning::add(const std::string& sandbox, uint64_t processes) {
+  if (processes == 0) return;
+  // Sandboxes also end without us.
+  if (counts_.size() >= kMostSandboxes) counts_.clear();
+  counts_[sandbox] += processes;
 }
 
 void Backend::start(const std::string& brokerPath) {

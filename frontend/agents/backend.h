@@ -9,29 +9,21 @@
 #include <string>
 #include <unordered_map>
 
-#include "frontend/agents/validate.h"
 #include "frontend/link/broker_link.h"
 #include "frontend/link/loop_thread.h"
 
 namespace cordon::agents {
 
-// What this process has learned of a sandbox and does not change. Only a hint
-// that saves a question to the broker: whether a client may use the sandbox is
-// what `attach` answers, each time.
-struct KnownSandbox {
-  LimitValues limits;
-  bool hostRuntime = false;
-  uint64_t leftRunning = 0;  // told by the agent for execs that ended
-};
-
-class KnownSandboxes {
+// Processes that ended execs left running, by sandbox, as its agent told: a
+// hint for the verdict of later ones.
+class LeftRunning {
  public:
-  KnownSandbox* find(const std::string& name);
-  KnownSandbox& put(rpc::SandboxInfo::Reader info);
-  void forget(const std::string& name) { known_.erase(name); }
+  uint64_t of(const std::string& sandbox) const;
+  void add(const std::string& sandbox, uint64_t processes);
+  void forget(const std::string& sandbox) { counts_.erase(sandbox); }
 
  private:
-  std::unordered_map<std::string, KnownSandbox> known_;
+  std::unordered_map<std::string, uint64_t> counts_;
 };
 
 struct Backend final : private kj::TaskSet::ErrorHandler {
@@ -44,7 +36,7 @@ struct Backend final : private kj::TaskSet::ErrorHandler {
   link::LoopThread& loop;
   std::shared_ptr<spdlog::logger> log;
   kj::Maybe<kj::Own<link::BrokerLink>> link;
-  KnownSandboxes known;
+  LeftRunning leftRunning;
 
   // On the loop: connects to the broker, and ends all there is.
   void start(const std::string& brokerPath);

@@ -23,6 +23,10 @@ constexpr auto kGiveUpGrace = 5 * kj::SECONDS;
 constexpr auto kLossSettles = 50 * kj::MILLISECONDS;
 // The agent's own deadline, in case that we are gone.
 constexpr uint64_t kBackstopMs = 500;
+// So long what is not urgent waits after the start: to exchange messages with the
+// client beside a short program costs as much as the program. `started` goes
+// with the first output or the end if they come sooner.
+constexpr auto kQuietStart = 2 * kj::MILLISECONDS;
 // A client that takes nothing for so long has its call ended: after the
 // program's own end, and when we stopped it.
 constexpr auto kClientStall = 60 * kj::SECONDS;
@@ -68,11 +72,6 @@ CallError guestProtocol(const std::string& why) {
 }
 
 }  // namespace
-
-struct ExecCall::Opening {
-  kj::Promise<capnp::Response<rpc::Sandbox::ConnectResults>> connect;
-  kj::Promise<capnp::Response<rpc::Sandbox::BeginExecResults>> begin;
-};
 
 ExecCall::ExecCall(Backend& backend, ExecReactor& reactor, OpenRequest request,
                    kj::Function<void()> whenDone)
@@ -124,50 +123,45 @@ kj::Promise<void> ExecCall::acquire(rpc::AgentPort::Client& port) {
       });
 }
 
+template <typename Begun>
+kj::Promise<void> ExecCall::onBegun(Begun& response) {
+  if (response.getStatus().getCode() != rpc::Code::OK) {
+    fail(fromStatus(response.getStatus()));
+    return kj::READY_NOW;
+  }
+  exec_ = response.getExec();
+  before_ = readCounters(response.getBefore());
+  shared_ = response.getSharedWith() > 0;
+  auto stream = response.getStream();
+  auto fd = stream.getFd();
+  return fd.then([this, stream = kj::mv(stream)](kj::Maybe<int> borrowed) {
+    int copy;
+    KJ_SYSCALL(copy = fcntl(KJ_REQUIRE_NONNULL(borrowed, "the stream came without its fd"),
+                            F_DUPFD_CLOEXEC, 3),
+               "duplicating the stream");
+    fd_ = kj::AutoCloseFd(copy);
+    if (!narrowEnough()) return;
+    if (cancelled_) return windDown();
+    startProgram();
+  });
+}
+
 kj::Promise<void> ExecCall::attach(rpc::AgentPort::Client& port) {
   name_ = open_.id.name;
-  auto request = port.attachRequest();
+  auto request = port.beginExecRequest();
   request.initOwner().setUid(open_.uid);
   request.setName(open_.id.name);
   request.setToken(open_.id.token);
-  auto attached = request.send();
-  sandbox_ = attached.getSandbox();
-
-  // Where the limits are known all questions go out at once, and the answers to
-  // the later ones count only when attach says yes.
-  kj::Maybe<Opening> opening;
-  if (auto* known = backend_.known.find(name_)) {
-    limits_ = known->limits;
-    hostRuntime_ = known->hostRuntime;
-    leftBehind_ = known->leftRunning;
-    opening = sendOpen();
-  }
-  return attached.then(
-      [this, opening = kj::mv(opening)](
-          capnp::Response<rpc::AgentPort::AttachResults>&& response) mutable -> kj::Promise<void> {
-        acquireMs_ = msSince(open_.received);
-        if (response.getStatus().getCode() != rpc::Code::OK) {
-          fail(fromStatus(response.getStatus()));
-          return kj::READY_NOW;
-        }
-        KJ_IF_MAYBE (o, opening) return finishOpen(kj::mv(*o));
-        return inspect();
-      });
-}
-
-kj::Promise<void> ExecCall::inspect() {
-  return sandbox_.inspectRequest().send().then(
-      [this](capnp::Response<rpc::Sandbox::InspectResults>&& response) -> kj::Promise<void> {
-        if (response.getStatus().getCode() != rpc::Code::OK) {
-          fail(fromStatus(response.getStatus()));
-          return kj::READY_NOW;
-        }
-        auto& known = backend_.known.put(response.getInfo());
-        limits_ = known.limits;
-        hostRuntime_ = known.hostRuntime;
-        if (!narrowEnough()) return kj::READY_NOW;
-        return open();
-      });
+  fillLimits(request.initExec());
+  auto begun = request.send();
+  sandbox_ = begun.getSandbox();
+  return begun.then([this](capnp::Response<rpc::AgentPort::BeginExecResults>&& response) {
+    acquireMs_ = msSince(open_.received);
+    limits_ = fromRpc(response.getLimits());
+    hostRuntime_ = response.getRuntime() == "host";
+    leftBehind_ = backend_.leftRunning.of(name_);
+    return onBegun(response);
+  });
 }
 
 bool ExecCall::narrowEnough() {
@@ -180,11 +174,8 @@ bool ExecCall::narrowEnough() {
   }
 }
 
-ExecCall::Opening ExecCall::sendOpen() {
-  auto connect = sandbox_.connectRequest().send();
-  auto begin = sandbox_.beginExecRequest();
-  begin.initLimits().setCpuTimeMs(open_.exec.limits.cpuTimeMs);
-  return {kj::mv(connect), begin.send()};
+void ExecCall::fillLimits(rpc::ExecLimits::Builder limits) const {
+  limits.setCpuTimeMs(open_.exec.limits.cpuTimeMs);
 }
 
 kj::Promise<void> ExecCall::open() {
@@ -192,42 +183,12 @@ kj::Promise<void> ExecCall::open() {
     windDown();
     return kj::READY_NOW;
   }
-  return finishOpen(sendOpen());
-}
-
-kj::Promise<void> ExecCall::finishOpen(Opening opening) {
-  return opening.connect
-      .then([this](capnp::Response<rpc::Sandbox::ConnectResults>&& response) -> kj::Promise<void> {
-        if (response.getStatus().getCode() != rpc::Code::OK) {
-          error_ = fromStatus(response.getStatus());
-          return kj::READY_NOW;
-        }
-        auto stream = response.getStream();
-        auto fd = stream.getFd();
-        return fd.then([this, stream = kj::mv(stream)](kj::Maybe<int> borrowed) {
-          int copy;
-          KJ_SYSCALL(copy = fcntl(KJ_REQUIRE_NONNULL(borrowed, "the stream came without its fd"),
-                                  F_DUPFD_CLOEXEC, 3),
-                     "duplicating the stream");
-          fd_ = kj::AutoCloseFd(copy);
-        });
-      })
-      .then([begin = kj::mv(opening.begin)]() mutable { return kj::mv(begin); })
-      .then([this](capnp::Response<rpc::Sandbox::BeginExecResults>&& response) {
-        if (response.getStatus().getCode() == rpc::Code::OK) {
-          exec_ = response.getExec();
-          before_ = readCounters(response.getBefore());
-          shared_ = response.getSharedWith() > 0;
-        } else if (!error_) {
-          error_ = fromStatus(response.getStatus());
-        }
-        if (!error_) narrowEnough();
-        if (error_ || cancelled_) {
-          windDown();
-        } else {
-          startProgram();
-        }
-      });
+  auto request = sandbox_.beginExecRequest();
+  fillLimits(request.initLimits());
+  request.setWithStream(true);
+  return request.send().then([this](capnp::Response<rpc::Sandbox::BeginExecResults>&& response) {
+    return onBegun(response);
+  });
 }
 
 // ---------------------------------------------------------------------------
@@ -241,6 +202,7 @@ void ExecCall::startProgram() {
   auto& io = *io_.emplace(kj::heap<GuestIo>(backend_.loop.io().unixEventPort, kj::mv(fd_), stream,
                                             static_cast<GuestIo::Owner&>(*this)));
   startedAt_ = steady_clock::now();
+  if (!open_.exec.withStdin) readLater();  // only signals may come
   stream.started();
   io.send(startFrame());
   io.begin();
@@ -284,7 +246,10 @@ kj::Array<capnp::word> ExecCall::startFrame() {
 }
 
 void ExecCall::onStarted() {
-  sendStarted();
+  started_ = true;
+  after(kQuietStart, [this] {
+    if (phase_ == Phase::kRunning) sendStarted();
+  });
 }
 
 void ExecCall::onOutput(unsigned stream, uint64_t offset, grpc::Slice bytes, size_t cost) {
@@ -426,6 +391,14 @@ void ExecCall::pumpStdin() {
   readMore();
 }
 
+void ExecCall::readLater() {
+  reading_ = true;
+  after(kQuietStart, [this] {
+    reading_ = false;
+    readMore();
+  });
+}
+
 void ExecCall::readMore() {
   if (reading_ || phase_ != Phase::kRunning || stdinHeld_ >= kMostStdin ||
       KJ_ASSERT_NONNULL(io_)->outbox() >= kMostOutbox) {
@@ -449,7 +422,7 @@ void ExecCall::sendStarted() {
 
 void ExecCall::send(grpc::ByteBuffer message, size_t cost) {
   inFlight_.push_back(cost);
-  reactor_.write(message);
+  reactor_.write(std::move(message));
 }
 
 void ExecCall::sendOutput() {
@@ -563,6 +536,7 @@ void ExecCall::windDown() {
   endedAt_ = releasedAt_ = steady_clock::now();
   stdin_.clear();
   KJ_IF_MAYBE (io, io_) (*io)->close();
+  if (started_) sendStarted();
   auto settled = streamLost_ && !killed_ ? backend_.loop.timer().afterDelay(kLossSettles)
                                          : kj::Promise<void>(kj::READY_NOW);
   tasks_.add(settled.then([this] { return endAtBroker(); })
@@ -689,9 +663,7 @@ v1::ExecResponse ExecCall::result(const verdict::Verdict& verdict) {
 
 void ExecCall::complete() {
   phase_ = Phase::kFlushing;
-  if (exit_) {
-    if (auto* known = backend_.known.find(name_)) known->leftRunning += exit_->leftRunning;
-  }
+  if (exit_ && !owned_) backend_.leftRunning.add(name_, exit_->leftRunning);
   if (error_) {
     logEnd(error_->reason.c_str());
   } else if (startedAt_ == steady_clock::time_point()) {

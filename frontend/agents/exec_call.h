@@ -1,9 +1,9 @@
 // One Exec or Run call, from its request to its result: a state machine on the
 // loop thread. The steps:
 //
-//   Exec: attach ┐
-//   Run: acquire ┴→ connect + beginExec → start → output … exited
-//                → endExec (+ Run: destroy) → result
+//   Exec: AgentPort.beginExec       ┐
+//   Run: acquire, Sandbox.beginExec ┴→ start → output … exited
+//                                    → endExec (+ Run: destroy) → result
 //
 // From the first effect on, every path leads through windDown(): the exec is
 // ended at the broker and a Run's sandbox is destroyed, whatever the client,
@@ -67,15 +67,14 @@ class ExecCall final : private GuestSink,
     kFlushing,     // the client gets what is left
     kDone,
   };
-  struct Opening;
 
   // The pipeline.
   kj::Promise<void> acquire(rpc::AgentPort::Client& port);
   kj::Promise<void> attach(rpc::AgentPort::Client& port);
-  kj::Promise<void> inspect();
-  Opening sendOpen();
-  kj::Promise<void> finishOpen(Opening opening);
   kj::Promise<void> open();
+  void fillLimits(rpc::ExecLimits::Builder limits) const;
+  template <typename Begun>
+  kj::Promise<void> onBegun(Begun& response);
   void startProgram();
   kj::Array<capnp::word> startFrame();
   void windDown();
@@ -117,6 +116,7 @@ class ExecCall final : private GuestSink,
   // Input from the client.
   void pumpStdin();
   void readMore();
+  void readLater();
 
   verdict::Verdict judge();
   v1::ExecResponse result(const verdict::Verdict& verdict);
@@ -166,7 +166,7 @@ class ExecCall final : private GuestSink,
     uint64_t bytes = 0, dropped = 0;  // dropped here, not by the agent
   };
   std::array<Delivered, 2> delivered_;
-  bool startedSent_ = false, discarding_ = false;
+  bool started_ = false, startedSent_ = false, discarding_ = false;
   OutputMessage pending_;
   std::deque<OutputMessage> full_;
   std::deque<size_t> inFlight_;  // costs of what the reactor has

@@ -153,6 +153,7 @@ struct FakeBroker::Impl final : private kj::TaskSet::ErrorHandler {
   void listen(kj::AutoCloseFd fd);
   kj::Promise<void> acceptLoop();
   void info(const std::string& name, const Entry& entry, rpc::SandboxInfo::Builder out);
+  void limits(const Entry& entry, rpc::Limits::Builder limits);
 
   FakeBroker& broker;
   kj::Own<kj::ConnectionReceiver> receiver;
@@ -197,10 +198,14 @@ struct FakeSandbox final : public rpc::Sandbox::Server {
              rpc::Reason::SANDBOX_GONE);
       return kj::READY_NOW;
     }
+    context.getResults().setStream(stream());
+    return kj::READY_NOW;
+  }
+
+  rpc::Stream::Client stream() {
     auto pair = ipc::socketPair(SOCK_STREAM);
     runGuest(kj::mv(pair.b));
-    context.getResults().setStream(kj::heap<FakeStream>(kj::mv(pair.a)));
-    return kj::READY_NOW;
+    return kj::heap<FakeStream>(kj::mv(pair.a));
   }
 
   void counters(capnp::List<rpc::Counter>::Builder out, bool after) {
@@ -214,17 +219,26 @@ struct FakeSandbox final : public rpc::Sandbox::Server {
   }
 
   kj::Promise<void> beginExec(BeginExecContext context) override {
+    begin(context.getResults(), context.getParams().getLimits().getCpuTimeMs());
+    return kj::READY_NOW;
+  }
+
+  template <typename Results>
+  void begin(Results results, uint64_t cpuTimeMs) {
     ++impl.broker.begun;
-    auto results = context.getResults();
-    if (context.getParams().getLimits().getCpuTimeMs() > entry->cpuTimeMs) {
-      refuse(results.initStatus(), rpc::Code::INVALID_ARGUMENT, rpc::Reason::EXEC_LIMIT_TOO_WIDE);
-      return kj::READY_NOW;
+    if (entry->gone) {
+      return refuse(results.initStatus(), rpc::Code::FAILED_PRECONDITION,
+                    rpc::Reason::SANDBOX_GONE);
     }
+    if (cpuTimeMs > entry->cpuTimeMs) {
+      return refuse(results.initStatus(), rpc::Code::INVALID_ARGUMENT,
+                    rpc::Reason::EXEC_LIMIT_TOO_WIDE);
+    }
+    results.setStream(stream());
     std::lock_guard lock(impl.broker.mutex_);
     results.setExec(++entry->execs);
     ++entry->running;
     counters(results.initBefore(static_cast<kj::uint>(impl.broker.counters_.size())), false);
-    return kj::READY_NOW;
   }
 
   kj::Promise<void> endExec(EndExecContext context) override {
@@ -316,6 +330,24 @@ struct FakePort final : public rpc::AgentPort::Server {
     return kj::READY_NOW;
   }
 
+  kj::Promise<void> beginExec(BeginExecContext context) override {
+    auto params = context.getParams();
+    auto results = context.getResults();
+    auto found = impl.sandboxes.find(params.getName());
+    if (found == impl.sandboxes.end() || found->second->owner != params.getOwner().getUid() ||
+        params.getToken() != found->second->token.c_str()) {
+      refuse(results.initStatus(), rpc::Code::NOT_FOUND, rpc::Reason::NO_SUCH_SANDBOX,
+             "no such sandbox");
+      return kj::READY_NOW;
+    }
+    auto made = kj::heap<FakeSandbox>(impl, found->first, found->second, runGuest);
+    made->begin(results, params.getExec().getCpuTimeMs());
+    results.setRuntime(found->second->runtime);
+    impl.limits(*found->second, results.initLimits());
+    results.setSandbox(kj::mv(made));
+    return kj::READY_NOW;
+  }
+
   kj::Promise<void> list(ListContext context) override {
     auto uid = context.getParams().getOwner().getUid();
     std::vector<std::string> mine;
@@ -350,7 +382,10 @@ void FakeBroker::Impl::info(const std::string& name, const Entry& entry,
   out.setState(rpc::SandboxState::READY);
   out.setExecsTotal(entry.execs);
   out.setExecsRunning(entry.running);
-  auto limits = out.initLimits();
+  this->limits(entry, out.initLimits());
+}
+
+void FakeBroker::Impl::limits(const Entry& entry, rpc::Limits::Builder limits) {
   limits.setMemoryBytes(broker.defaults.memoryBytes);
   limits.setPids(static_cast<uint32_t>(broker.defaults.pids));
   limits.setWallMs(entry.wallMs);

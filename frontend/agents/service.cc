@@ -95,7 +95,6 @@ grpc::ServerUnaryReactor* AgentsService::Acquire(grpc::CallbackServerContext* co
                                    "the call was cancelled",    0,           0};
                 });
           }
-          backend_.known.put(result.getInfo());
           response->set_id(std::string(result.getName()) + "." + std::string(result.getToken()));
           toProto(result.getInfo(), *response->mutable_sandbox());
           return allGood();
@@ -117,7 +116,7 @@ grpc::ServerUnaryReactor* AgentsService::Release(grpc::CallbackServerContext* co
           if (result.getStatus().getCode() != rpc::Code::OK) {
             return CallResult(fromStatus(result.getStatus()));
           }
-          backend_.known.forget(name);
+          backend_.leftRunning.forget(name);
           return destroyed.then(
               [response](capnp::Response<rpc::Sandbox::DestroyResults>&& done) -> CallResult {
                 if (done.getStatus().getCode() != rpc::Code::OK) {
