@@ -78,6 +78,7 @@ class SandboxCgroups {
   // Absolute path below the hierarchies' mount point, e.g.
   // "/cordon/ab12/sb-xyz"; OCI cgroupsPath is this + "/agent".
   virtual const std::string& path() const = 0;
+  // The directory is new; `number` is of its name, exec-N.
   virtual kj::Own<ExecLeaf> createExec(uint32_t number) = 0;
   // Scope `sandbox` (work) and `host` (ancestors' pids.events and the like).
   virtual Counters read() = 0;

@@ -70,18 +70,35 @@ uint32_t Execs::sweepLeftOvers() {
   return populated;
 }
 
-kj::Own<Execs::Leaf> Execs::makeLeaf(uint32_t number) {
-  return kj::refcounted<Leaf>(number, cgroups_->createExec(number));
+// A free name for a leaf, used again and again: the kernel keeps every name
+// that a directory ever had, and at 10 us each the removal of a sandbox after
+// 1,000 execs blocked for 30 ms.
+uint32_t Execs::freeSlot() const {
+  std::vector<bool> used(kMaxLive + kMaxLeftOver + 2);
+  auto mark = [&](const Leaf& leaf) {
+    if (leaf.slot < used.size()) used[leaf.slot] = true;
+  };
+  for (auto& [number, exec] : live_) {
+    KJ_IF_MAYBE (leaf, exec->leaf) mark(**leaf);
+  }
+  for (auto& leaf : leftOver_) mark(*leaf);
+  auto free = std::find(used.begin() + 1, used.end(), false);
+  KJ_ASSERT(free != used.end(), "more leaves than there may be");
+  return static_cast<uint32_t>(free - used.begin());
 }
 
-kj::Own<Execs::Leaf> Execs::takeLeaf(uint32_t number) {
+kj::Own<Execs::Leaf> Execs::makeLeaf() {
+  uint32_t slot = freeSlot();
+  return kj::refcounted<Leaf>(slot, cgroups_->createExec(slot));
+}
+
+kj::Own<Execs::Leaf> Execs::takeLeaf() {
   KJ_IF_MAYBE (spare, spare_) {
     auto leaf = kj::mv(*spare);
     spare_ = nullptr;
-    if (leaf->number == number) return leaf;
-    leftOver_.push_back(kj::mv(leaf));
+    return leaf;
   }
-  return makeLeaf(number);
+  return makeLeaf();
 }
 
 // What nobody waits for, after the answer has gone out: removing the leaves of
@@ -96,7 +113,7 @@ void Execs::tidyLater() {
     auto turn = clock_.turn("exec: tidy");
     tidying_ = false;
     sweepLeftOvers();
-    if (spare_ == nullptr && last_ >= kSpareAfterExecs) spare_ = makeLeaf(last_ + 1);
+    if (spare_ == nullptr && last_ >= kSpareAfterExecs) spare_ = makeLeaf();
   }));
 }
 
@@ -127,7 +144,7 @@ kj::OneOf<Execs::Begun, Failure> Execs::begin(uint64_t cpuTimeMs, PeerScope& pee
   exec->others = static_cast<uint32_t>(live_.size()) + leftOver;
   std::vector<int> fds;
   if (cgroups_ != nullptr) {
-    auto leaf = takeLeaf(exec->number);
+    auto leaf = takeLeaf();
     fds = leaf->cgroup->agentFds();
     exec->leaf = kj::mv(leaf);
   }

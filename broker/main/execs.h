@@ -82,8 +82,8 @@ class Execs final : private kj::TaskSet::ErrorHandler {
  private:
   // A kill in progress outlives the exec's end, so it shares the leaf.
   struct Leaf final : public kj::Refcounted {
-    Leaf(uint32_t exec, kj::Own<ExecLeaf> made) : number(exec), cgroup(kj::mv(made)) {}
-    uint32_t number;  // of the exec that it is for
+    Leaf(uint32_t number, kj::Own<ExecLeaf> made) : slot(number), cgroup(kj::mv(made)) {}
+    uint32_t slot;  // of its name, exec-N
     kj::Own<ExecLeaf> cgroup;
     bool removed = false;
     // False while a process is in it.
@@ -102,8 +102,9 @@ class Execs final : private kj::TaskSet::ErrorHandler {
 
   Exec* find(uint32_t number);
   Counters read(Exec& exec);
-  kj::Own<Leaf> makeLeaf(uint32_t number);
-  kj::Own<Leaf> takeLeaf(uint32_t number);
+  uint32_t freeSlot() const;
+  kj::Own<Leaf> makeLeaf();
+  kj::Own<Leaf> takeLeaf();
   uint32_t sweepLeftOvers();
   void tidyLater();
   kj::Promise<void> settleWithin(uint32_t number, uint32_t passes);

@@ -110,6 +110,7 @@ class CgroupsDouble final : public SandboxCgroups {
   CgroupMode mode() const override { return CgroupMode::kV1; }
   const std::string& path() const override { return path_; }
   kj::Own<ExecLeaf> createExec(uint32_t number) override {
+    script_.say("leaf.create " + std::to_string(number));
     return kj::heap<LeafDouble>(script_, number);
   }
   Counters read() override { return {}; }
@@ -530,6 +531,30 @@ TEST_F(ExecsTest, ALeafWithProcessesIsKeptAndCountedUntilItEmpties) {
   // The second one still runs; the first one's leaf goes.
   EXPECT_EQ(execs().begin(0, *peer).get<Execs::Begun>().sharedWith, 1u);
   EXPECT_EQ(script.count("leaf.remove 1"), 1u);
+}
+
+TEST_F(ExecsTest, LeavesAreMadeInAdvanceAndTheirNamesUsedAgain) {
+  // A sandbox of one exec makes no second leaf.
+  execs().end(begin());
+  pass(1 * kj::MILLISECONDS);
+  EXPECT_EQ(script.count("leaf.remove 1"), 1u);
+  EXPECT_EQ(script.count("leaf.create 1"), 1u);
+  for (unsigned i = 0; i < 20; ++i) {
+    execs().end(begin());
+    pass(1 * kj::MILLISECONDS);
+  }
+  // After each there is one in advance, and it is the same two names all along.
+  EXPECT_EQ(script.count("leaf.create 1") + script.count("leaf.create 2"), 22u);
+  EXPECT_EQ(script.count("leaf.remove 1") + script.count("leaf.remove 2"), 21u);
+}
+
+TEST_F(ExecsTest, ALeafLeftOverKeepsItsName) {
+  uint32_t first = begin();
+  script.leafFull = true;
+  execs().end(first);
+  begin();
+  EXPECT_EQ(script.count("leaf.create 1"), 1u);
+  EXPECT_EQ(script.count("leaf.create 2"), 1u);
 }
 
 TEST_F(ExecsTest, LiveExecsAndLeavesLeftOverAreCapped) {
