@@ -2,8 +2,8 @@
 #include <string>
 #include <string_view>
 
-#include "broker/fuzz_driver.h"
 #include "broker/limit_text.h"
+#include "tests/fuzz/fuzz.h"
 
 using namespace cordon::broker;
 
@@ -29,4 +29,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-CORDON_FUZZ_DRIVER({"128M", "0.5", "2s", "500ms", "1.5h", "18446744073709551615", "-1", "12X"})
+std::vector<std::string> cordon::fuzz::corpus() {
+  return {"128M", "0.5", "2s", "500ms", "1.5h", "18446744073709551615", "-1", "12X"};
+}
+
+void cordon::fuzz::repair(std::string&) {}

@@ -2,8 +2,8 @@
 // read back the same.
 #include <string>
 
-#include "broker/fuzz_driver.h"
 #include "broker/records.h"
+#include "tests/fuzz/fuzz.h"
 
 using namespace cordon::broker;
 
@@ -50,4 +50,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-CORDON_FUZZ_DRIVER({seed(true), seed(false), std::string(64, '\0')})
+std::vector<std::string> cordon::fuzz::corpus() {
+  return {seed(true), seed(false), std::string(64, '\0')};
+}
+
+void cordon::fuzz::repair(std::string&) {}

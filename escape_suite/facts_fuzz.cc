@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "escape_suite/facts.h"
+#include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cordon::escape;
@@ -24,3 +25,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+// Mutations of these are what the grammar is made of.
+std::vector<std::string> cordon::fuzz::corpus() {
+  return {"FACT a=1 b=2\n",
+          "FACT try_x=0\nFACT a_b=-1\n",
+          "FACT a=9223372036854775807\n",
+          "FACT a=-9223372036854775808 a=9\n",
+          "FACT =\nFACT  a=\n",
+          "no fact\nFACT a=1"};
+}
+
+void cordon::fuzz::repair(std::string&) {}

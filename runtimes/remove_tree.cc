@@ -54,6 +54,11 @@ class TreeRemover {
  private:
   int empty(int parent, const char* name, int depth) {
     int fd = openDirectoryBeneath(parent, name);
+    // A directory that its owner closed to itself does not stop root; for
+    // everybody else it is opened up.
+    if (fd < 0 && errno == EACCES && fchmodat(parent, name, 0700, AT_SYMLINK_NOFOLLOW) == 0) {
+      fd = openDirectoryBeneath(parent, name);
+    }
     if (fd < 0) return errno;
     OpenDirectory directory(fdopendir(fd));
     if (directory == nullptr) {
@@ -62,9 +67,7 @@ class TreeRemover {
       return error;
     }
     int firstError = 0;
-    // A directory that its owner closed to itself does not stop root; for
-    // everybody else it is opened up first.
-    fchmod(fd, 0700);
+    fchmod(fd, 0700);  // to be written to, likewise
     while (const dirent* entry = readdir(directory.get())) {
       std::string child = entry->d_name;
       if (child == "." || child == "..") continue;

@@ -90,7 +90,9 @@ TEST_F(RemoveTree, StopsWhenTheTimeIsUp) {
 TEST_F(RemoveTree, OpensUpClosedDirectories) {
   std::filesystem::create_directories(root_ + "/a/closed");
   std::ofstream(root_ + "/a/closed/file") << "x";
+  std::filesystem::create_directories(root_ + "/a/shut/below");
   chmod((root_ + "/a/closed").c_str(), 0500);
+  chmod((root_ + "/a/shut").c_str(), 0);
   EXPECT_TRUE(removeAll("a").empty());
 }
 

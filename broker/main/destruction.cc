@@ -1,6 +1,7 @@
 #include "broker/main/destruction.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <kj/debug.h>
 #include <kj/vector.h>
 #include <spdlog/spdlog.h>
@@ -9,7 +10,7 @@
 #include <algorithm>
 
 #include "broker/main/process_tree.h"
-#include "broker/main/tree_removal.h"
+#include "runtimes/remove_tree.h"
 
 namespace cordon::broker {
 
@@ -23,6 +24,16 @@ constexpr auto kDirectoryGoes = 10 * kj::SECONDS;
 constexpr auto kSlice = 2 * kj::MILLISECONDS;
 constexpr auto kFirstRetry = 1 * kj::SECONDS;
 constexpr auto kLongestRetry = 60 * kj::SECONDS;
+
+// For as long as one turn may work. errno, EAGAIN when there is more to do.
+int removeSlice(const std::string& directory) {
+  size_t slash = directory.rfind('/');
+  kj::AutoCloseFd parent(
+      open(directory.substr(0, slash).c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (parent.get() < 0) return errno;
+  auto left = runtimes::removeTree(parent.get(), directory.substr(slash + 1), kSlice);
+  return left.empty() ? 0 : left.front().error;
+}
 }  // namespace
 
 struct Destruction::Attempt {
@@ -31,7 +42,6 @@ struct Destruction::Attempt {
   std::string why;
   StepTimes times;
   Receipt receipt;
-  kj::Maybe<kj::Own<TreeRemoval>> tree;
   kj::Maybe<kj::TimePoint> until;  // of the step that loops
   uint32_t pass = 0;
 
@@ -254,17 +264,15 @@ kj::Promise<void> Destruction::removeDirectory(Attempt& a) {
   auto& sandbox = a.sandbox;
   if (!sandbox.directoryMade) return kj::READY_NOW;
   auto turn = services_.clock.turn("destroy: directory");
-  if (a.tree == nullptr) a.tree = kj::heap<TreeRemoval>(sandbox.entry.directory);
-  auto& tree = *KJ_ASSERT_NONNULL(a.tree);
-  auto progress = tree.step(kSlice);
-  if (progress == TreeRemoval::Progress::kGone) {
+  int error = removeSlice(sandbox.entry.directory);
+  if (error == 0) {
     sandbox.directoryMade = false;
     a.removed("directory", sandbox.entry.directory);
     return kj::READY_NOW;
   }
   bool overdue = a.overdue(services_.timer.now(), kDirectoryGoes);
-  if (progress == TreeRemoval::Progress::kStuck || overdue) {
-    a.left("directory", sandbox.entry.directory, overdue ? ETIMEDOUT : tree.error());
+  if (error != EAGAIN || overdue) {
+    a.left("directory", sandbox.entry.directory, overdue ? ETIMEDOUT : error);
     return kj::READY_NOW;
   }
   return kj::evalLater([this, &a]() { return removeDirectory(a); });
