@@ -55,8 +55,11 @@ void addHostCounters(CounterSet& set, const CgroupDir& mount, const std::string&
   }
 }
 
-SandboxBase::SandboxBase(std::shared_ptr<const TreeData> tree, std::string name)
-    : tree_(std::move(tree)), name_(std::move(name)), path_(tree_->instancePath() + "/" + name_) {
+SandboxBase::SandboxBase(std::shared_ptr<const TreeData> tree, std::string name, std::string parent)
+    : tree_(std::move(tree)),
+      name_(std::move(name)),
+      parent_(parent.empty() ? tree_->instancePath() : std::move(parent)),
+      path_(parent_ + "/" + name_) {
   KJ_REQUIRE(isCgroupName(name_), "not a sandbox's name");
 }
 
@@ -67,7 +70,7 @@ kj::Own<ExecLeaf> SandboxBase::createExec(uint32_t) {
 std::vector<pid_t> SandboxBase::listProcesses() const {
   std::set<pid_t> pids;
   for (auto& h : tree_->all) {
-    auto found = tree_->sandboxDir(h, name_);
+    auto found = openBelow(h.mount, path_);
     KJ_IF_MAYBE (top, found) {
       for (auto& dir : subtree(kj::mv(*top))) {
         for (pid_t pid : dir.processes()) pids.insert(pid);
@@ -79,7 +82,7 @@ std::vector<pid_t> SandboxBase::listProcesses() const {
 
 bool SandboxBase::killPass() {
   for (auto& h : tree_->all) {
-    auto found = tree_->sandboxDir(h, name_);
+    auto found = openBelow(h.mount, path_);
     KJ_IF_MAYBE (dir, found) {
       // Where there is a v2 hierarchy, also an empty one beside v1, the kernel
       // kills the whole subtree at once. Errors show in what is still listed.
@@ -93,7 +96,7 @@ bool SandboxBase::killPass() {
 std::vector<LeftOver> SandboxBase::removePass() {
   std::vector<LeftOver> left;
   for (auto& h : tree_->all) {
-    auto found = tree_->instanceDir(h);
+    auto found = openBelow(h.mount, parent_);
     KJ_IF_MAYBE (instance, found) removeSubtree(*instance, name_, seen_, left);
   }
   return left;
@@ -109,8 +112,14 @@ kj::OneOf<kj::Own<SandboxCgroups>, LimitNotApplied> TreeBase::create(const std::
   return LimitNotApplied{"cgroup", ENOTSUP};
 }
 
-kj::Own<SandboxCgroups> TreeBase::adopt(const std::string& name) {
-  return kj::heap<SandboxBase>(tree_, name);
+kj::Own<SandboxCgroups> TreeBase::adopt(const std::string& name, const std::string& path) {
+  size_t slash = path.rfind('/');
+  bool usable = isCgroupPath(path) && slash > 0 && path.substr(slash + 1) == name;
+  return kj::heap<SandboxBase>(tree_, name, usable ? path.substr(0, slash) : "");
+}
+
+std::string TreeBase::pathOf(const std::string& name) const {
+  return tree_->mode == CgroupMode::kNone ? "" : tree_->instancePath() + "/" + name;
 }
 
 std::vector<std::string> TreeBase::names() {

@@ -82,9 +82,6 @@ class SandboxCgroups {
   virtual kj::Own<ExecLeaf> createExec(uint32_t number) = 0;
   // Scope `sandbox` (work) and `host` (ancestors' pids.events and the like).
   virtual Counters read() = 0;
-  // The agent's own cgroup, scope `sandbox`: what is counted here was the
-  // agent's doing (or befell it) and no exec's.
-  virtual Counters readAgent() { return {}; }
   // One pass over agent, work and all leaves, as ExecLeaf::killPass.
   virtual bool killPass() = 0;
   // Removes every directory of the sandbox in every hierarchy, deepest first.
@@ -112,8 +109,12 @@ class CgroupTree {
   virtual kj::OneOf<kj::Own<SandboxCgroups>, LimitNotApplied> create(const std::string& name,
                                                                      const ResolvedLimits& limits,
                                                                      uint32_t agentHostUid) = 0;
-  // What an earlier broker left under that name, to kill and remove.
-  virtual kj::Own<SandboxCgroups> adopt(const std::string& name) = 0;
+  // What an earlier broker left under that name, to kill and remove. `path`: as
+  // pathOf() was for that broker, whose base may have been another; "" = the
+  // same.
+  virtual kj::Own<SandboxCgroups> adopt(const std::string& name, const std::string& path = "") = 0;
+  // SandboxCgroups::path() of a sandbox of that name.
+  virtual std::string pathOf(const std::string& name) const = 0;
   // Names of sandbox directories that exist below BASE/INSTANCE.
   virtual std::vector<std::string> names() = 0;
   // Removes BASE/INSTANCE (and BASE when empty); true when gone.

@@ -92,6 +92,8 @@ CgroupDir CgroupDir::makeChild(const std::string& name) const {
 kj::Maybe<CgroupDir> CgroupDir::makeNewChild(const std::string& name, int& error) const {
   error = mkdirat(fd_.get(), name.c_str(), 0755) < 0 ? errno : 0;
   if (error != 0) return nullptr;
+  // Nobody else would know of it.
+  KJ_ON_SCOPE_FAILURE(unlinkat(fd_.get(), name.c_str(), AT_REMOVEDIR));
   auto made = child(name);
   if (made == nullptr) error = ENOENT;
   return made;

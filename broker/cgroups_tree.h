@@ -37,9 +37,6 @@ struct TreeData {
   kj::Maybe<CgroupDir> instanceDir(const MountedHierarchy& h) const {
     return openBelow(h.mount, instancePath());
   }
-  kj::Maybe<CgroupDir> sandboxDir(const MountedHierarchy& h, const std::string& name) const {
-    return openBelow(h.mount, instancePath() + "/" + name);
-  }
 };
 
 // pids.events of BASE/INSTANCE and of everything above it, scope `host`.
@@ -47,7 +44,8 @@ void addHostCounters(CounterSet& set, const CgroupDir& mount, const std::string&
 
 class SandboxBase : public SandboxCgroups {
  public:
-  SandboxBase(std::shared_ptr<const TreeData> tree, std::string name);
+  // `parent`: the instance's directory where it isn't this instance's present one.
+  SandboxBase(std::shared_ptr<const TreeData> tree, std::string name, std::string parent = "");
   CgroupMode mode() const override { return tree_->mode; }
   const std::string& path() const override { return path_; }
   kj::Own<ExecLeaf> createExec(uint32_t number) override;
@@ -67,6 +65,7 @@ class SandboxBase : public SandboxCgroups {
 
   std::shared_ptr<const TreeData> tree_;
   std::string name_;
+  std::string parent_;
   std::string path_;
   std::set<std::string> seen_;
 };
@@ -81,7 +80,8 @@ class TreeBase : public CgroupTree {
   kj::OneOf<kj::Own<SandboxCgroups>, LimitNotApplied> create(const std::string& name,
                                                              const ResolvedLimits& limits,
                                                              uint32_t agentHostUid) override;
-  kj::Own<SandboxCgroups> adopt(const std::string& name) override;
+  kj::Own<SandboxCgroups> adopt(const std::string& name, const std::string& path) override;
+  std::string pathOf(const std::string& name) const override;
   std::vector<std::string> names() override;
   bool removeInstance() override;
 

@@ -177,8 +177,8 @@ class V1Leaf final : public ExecLeaf {
     int error = 0;
     auto made = place.work.makeNewChild(name_, error);
     KJ_IF_MAYBE (dir, made) {
-      inheritCpuset(*place.hierarchy, place.work, *dir);
-      leaves_.push_back({&place, kj::mv(*dir), nullptr});
+      leaves_.push_back({&place, kj::mv(*dir), nullptr});  // remove() knows it now
+      inheritCpuset(*place.hierarchy, place.work, leaves_.back().dir);
       leaves_.back().tasks = mustOpen(leaves_.back().dir, "tasks", O_WRONLY);
     } else {
       KJ_FAIL_SYSCALL("mkdir", error, place.work.label(), name_);
@@ -235,9 +235,6 @@ class V1SandboxCgroups final : public SandboxBase {
     addPids(counters_, state_->of("pids").work, rpc::Scope::SANDBOX);
     addCpuUsage(counters_, state_->of("cpuacct").work, rpc::Scope::SANDBOX);
     addThrottling(counters_, cpu, rpc::Scope::SANDBOX);
-    addMemory(agent_, state_->of("memory").agent, rpc::Scope::SANDBOX);
-    addPids(agent_, state_->of("pids").agent, rpc::Scope::SANDBOX);
-    addCpuUsage(agent_, state_->of("cpuacct").agent, rpc::Scope::SANDBOX);
     return nullptr;
   }
 
@@ -250,8 +247,6 @@ class V1SandboxCgroups final : public SandboxBase {
     for (auto& counter : tree().host.read()) counters.push_back(counter);
     return counters;
   }
-
-  Counters readAgent() override { return agent_.read(); }
 
   // True when the directory that must be new was there: not ours to remove.
   bool collided() const { return collided_; }
@@ -279,7 +274,6 @@ class V1SandboxCgroups final : public SandboxBase {
 
   std::shared_ptr<V1Sandbox> state_;
   CounterSet counters_;
-  CounterSet agent_;
   bool collided_ = false;
 };
 

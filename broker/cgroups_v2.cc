@@ -235,7 +235,6 @@ class V2SandboxCgroups final : public SandboxBase {
     return counters;
   }
 
-  Counters readAgent() override { return agent_.read(); }
   int namespaceFd() const override { return namespace_.get(); }
   bool collided() const { return collided_; }
 
@@ -265,7 +264,6 @@ class V2SandboxCgroups final : public SandboxBase {
     }
     if (int error = giveProcs(top, state_->agentUid)) return LimitNotApplied{"chown", error};
     addCounters(counters_, work, rpc::Scope::SANDBOX);
-    addCounters(agent_, agent, rpc::Scope::SANDBOX);
     state_->work = kj::mv(work);
     return nullptr;
   }
@@ -293,7 +291,6 @@ class V2SandboxCgroups final : public SandboxBase {
   std::shared_ptr<V2Sandbox> state_;
   kj::AutoCloseFd namespace_;
   CounterSet counters_;
-  CounterSet agent_;
   bool collided_ = false;
 };
 

@@ -196,10 +196,13 @@ TEST_F(V2Test, KillAndRemoveTakeTheWholeSandbox) {
 TEST_F(V2Test, LimitsHoldWhereThereAreControllers) {
   if (!controllers_) GTEST_SKIP() << "this machine's cgroup v2 has no controllers";
   auto sandbox = make("sb-e");
-  KJ_IF_MAYBE (text, dir("sb-e/work").read("memory.max")) EXPECT_EQ(*text, "33554432\n");
-  KJ_IF_MAYBE (text, dir("sb-e/work").read("pids.max")) EXPECT_EQ(*text, "12\n");
-  KJ_IF_MAYBE (text, dir("sb-e/work").read("cpu.max")) EXPECT_EQ(*text, "50000 100000\n");
-  KJ_IF_MAYBE (text, dir("sb-e/agent").read("pids.max")) EXPECT_EQ(*text, "96\n");
+  auto text = [&](const char* path, const char* file) {
+    return KJ_ASSERT_NONNULL(dir(path).read(file), path, file);
+  };
+  EXPECT_EQ(text("sb-e/work", "memory.max"), "33554432\n");
+  EXPECT_EQ(text("sb-e/work", "pids.max"), "12\n");
+  EXPECT_EQ(text("sb-e/work", "cpu.max"), "50000 100000\n");
+  EXPECT_EQ(text("sb-e/agent", "pids.max"), "96\n");
 }
 
 }  // namespace

@@ -25,7 +25,6 @@ class ChildImpl;
 
 namespace {
 constexpr int kMaxTarget = 255;
-constexpr size_t kMaxStraysPerCall = 256;
 }  // namespace
 
 class ChildRegistry {
@@ -252,6 +251,11 @@ kj::Own<Child> Children::spawn(const SpawnSpec& spec) {
   int error = posix_spawn(&pid, spec.program.c_str(), actions.get(), attributes.get(), argv.data(),
                           env.data());
   if (error != 0) KJ_FAIL_SYSCALL("posix_spawn", error, spec.program);
+  // Ours and not waited for, so the number is its: it must not run unowned.
+  KJ_ON_SCOPE_FAILURE({
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, __WALL);
+  });
   int pidfd;
   KJ_SYSCALL(pidfd = pidfd_open(pid, 0), pid);
   return kj::heap<ChildImpl>(port_, registry_, pid, kj::AutoCloseFd(pidfd));
@@ -279,7 +283,7 @@ kj::Maybe<kj::Own<Child>> Children::adopt(pid_t pid) {
 size_t Children::reapStrays() {
   if (registry_->holds > 0) return 0;
   size_t reaped = 0;
-  for (size_t turn = 0; turn < kMaxStraysPerCall; ++turn) {
+  for (size_t turn = 0; turn < kMostStraysPerCall; ++turn) {
     siginfo_t info{};
     if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) < 0) {
       int error = errno;
@@ -298,7 +302,7 @@ size_t Children::reapStrays() {
     KJ_SYSCALL(waitid(P_PID, static_cast<id_t>(info.si_pid), &gone, WEXITED | WNOHANG | __WALL));
     ++reaped;
   }
-  return kMaxStraysPerCall;
+  return kMostStraysPerCall;
 }
 
 Children::StrayHold::StrayHold(std::shared_ptr<ChildRegistry> registry)

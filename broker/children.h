@@ -73,8 +73,9 @@ class Children {
 
   // Reaps zombies that fell to us and that no Child owns (helpers of a runtime
   // that was killed half way). Never takes a status away from a Child. Call on
-  // SIGCHLD and after a destroy. Returns how many (at most 256 a call; 256 =
-  // call again); 0 while a StrayHold lives.
+  // SIGCHLD and after a destroy. Returns how many (at most kMostStraysPerCall;
+  // that many = call again); 0 while a StrayHold lives: call when it ends.
+  static constexpr size_t kMostStraysPerCall = 256;
   size_t reapStrays();
 
   // While it lives strays stay zombies. Take one before starting a runtime

@@ -93,7 +93,7 @@ std::string accountsFile(const char* path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Null, not an error, when nothing has that name any more.
+// False only when nothing has that name any more.
 bool exists(const std::string& path) {
   struct stat st {};
   if (lstat(path.c_str(), &st) == 0) return true;
@@ -202,12 +202,12 @@ kj::OneOf<ClaimedRange, IdRefusal> IdRegistry::claim(
 }
 
 int IdRegistry::release(uint32_t slot, const std::string& recordPath,
-                        const std::function<void()>& removeRecord) {
+                        const std::function<int()>& removeRecord) {
   auto held = lock();
   if (held == nullptr) return ETIMEDOUT;
   // The record first: a claim without a record is stale and harmless, a record
   // whose range somebody else has is not.
-  removeRecord();
+  if (int error = removeRecord()) return error;
   if (slot == 0 || slot >= span_.ranges || holderOf(slot) != recordPath) return 0;
   if (unlinkat(dir_.get(), std::to_string(slot).c_str(), 0) == 0 || errno == ENOENT) return 0;
   return errno;

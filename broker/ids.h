@@ -65,16 +65,18 @@ class IdRegistry {
   IdRegistry(const std::string& path, IdSpan span);
 
   // Takes a free or stale range, and calls `writeRecord` with it under the lock;
-  // if that throws, the claim is undone. `recordPath` is absolute. Takes at most
-  // about 5 ms.
+  // if that throws, the claim is undone. `recordPath` is absolute. Looks at one
+  // claim after the other (two system calls each) until one is free, which with
+  // a span far larger than the sandboxes is the first.
   kj::OneOf<ClaimedRange, IdRefusal> claim(
       const std::string& recordPath, const std::function<void(const ClaimedRange&)>& writeRecord);
 
-  // Gives back what `recordPath` has, and calls `removeRecord` under the same
-  // lock. A slot that another record has by now stays. errno, 0 = given back (or
+  // Calls `removeRecord` (errno, 0 = it is gone) and gives back what
+  // `recordPath` has, under one lock; while the record is there the range stays
+  // its. A slot that another record has by now stays. errno, 0 = given back (or
   // was not there); ETIMEDOUT = the lock is busy, try again.
   int release(uint32_t slot, const std::string& recordPath,
-              const std::function<void()>& removeRecord);
+              const std::function<int()>& removeRecord);
 
   // Removes the claims whose record does not exist; how many. 0 when the lock is
   // busy (claim() looks at stale ones by itself).

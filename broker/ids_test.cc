@@ -61,7 +61,7 @@ TEST_F(IdsTest, ClaimsAreDistinctUntilExhaustedAlsoAcrossBrokers) {
 TEST_F(IdsTest, AReleasedRangeComesBackLast) {
   IdRegistry ids(dir / "ids", small);
   uint32_t first = claim(ids, record("a"));
-  EXPECT_EQ(ids.release(first, record("a"), [&] { unlink(record("a").c_str()); }), 0);
+  EXPECT_EQ(ids.release(first, record("a"), [&] { return unlink(record("a").c_str()); }), 0);
   uint32_t second = claim(ids, record("b"));
   uint32_t third = claim(ids, record("c"));
   EXPECT_NE(second, first);
@@ -92,11 +92,11 @@ TEST_F(IdsTest, ReleaseSparesARangeThatAnotherHasByNow) {
     std::string name = record("other" + std::to_string(rand()));
     other = claim(ids, name);
     if (other == slot) {
-      EXPECT_EQ(ids.release(slot, record("a"), [] {}), 0);
+      EXPECT_EQ(ids.release(slot, record("a"), [] { return 0; }), 0);
       struct stat st;
       EXPECT_EQ(lstat((dir / ("ids/" + std::to_string(slot))).c_str(), &st), 0);
     } else {
-      ids.release(other, name, [&] { unlink(name.c_str()); });
+      ids.release(other, name, [&] { return unlink(name.c_str()); });
     }
   } while (other != slot);
 }
@@ -125,7 +125,12 @@ TEST_F(IdsTest, ABusyLockIsRefusedWithinMilliseconds) {
   EXPECT_EQ(answer.get<IdRefusal>().reason, rpc::Reason::HOST_LIMIT);
   // 5 ms by itself; the rest is for a machine with other work.
   EXPECT_LT(took, std::chrono::milliseconds(500));
-  EXPECT_EQ(ids.release(1, record("a"), [] { FAIL() << "without the lock"; }), ETIMEDOUT);
+  EXPECT_EQ(ids.release(1, record("a"),
+                        [] {
+                          ADD_FAILURE() << "without the lock";
+                          return 0;
+                        }),
+            ETIMEDOUT);
   EXPECT_EQ(ids.unclaimStale(), 0u);
   close(fd);
   claim(ids, record("b"));

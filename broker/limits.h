@@ -26,7 +26,7 @@ struct ResolvedLimits {
 };
 
 // What this host allows at most, read once at start (memory and CPUs of the
-// machine, hard rlimits), and lowered by configuration.
+// machine, hard rlimits).
 struct Ceilings : ResolvedLimits {
   static Ceilings ofThisHost();
 };

@@ -31,7 +31,7 @@ struct SandboxRecord {
   std::string image;
   std::string tokenHash;
   std::string directory;
-  std::string cgroup;
+  std::string cgroup;   // SandboxCgroups::path(), "" = none
   uint32_t idSlot = 0;  // 0 = none
   uint32_t idFirst = 0;
   uint32_t idCount = 0;

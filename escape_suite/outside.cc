@@ -274,6 +274,7 @@ std::vector<std::string> HostPlaces::found(bool* complete) const {
 }
 
 bool processWithArgument(const std::string& nonce) {
+  constexpr size_t kMostCommandLine = 64 * 1024;
   std::unique_ptr<DIR, int (*)(DIR*)> proc(opendir("/proc"), closedir);
   if (proc == nullptr) fail("opendir /proc");
   while (dirent* entry = readdir(proc.get())) {
@@ -282,8 +283,11 @@ bool processWithArgument(const std::string& nonce) {
     if (pid == std::to_string(getpid())) continue;
     std::ifstream file("/proc/" + pid + "/cmdline", std::ios::binary);
     // Gone meanwhile, or not for us to see: the caller looks for a positive.
-    std::string commandLine((std::istreambuf_iterator<char>(file)),
-                            std::istreambuf_iterator<char>());
+    // read() and not the iterators of a file buffer: those throw when the process
+    // ends in between.
+    std::string commandLine(kMostCommandLine, '\0');
+    file.read(commandLine.data(), static_cast<std::streamsize>(commandLine.size()));
+    commandLine.resize(static_cast<size_t>(file.gcount()));
     if (hasArgument(commandLine, nonce)) return true;
   }
   return false;

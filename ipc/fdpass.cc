@@ -54,6 +54,8 @@ SendResult sendWithFds(int socket, kj::ArrayPtr<const kj::byte> data, kj::ArrayP
 #endif
       // Too many descriptors in flight for this user: they drain as peers read.
       case ETOOMANYREFS:
+      case ENOBUFS:
+      case ENOMEM:
         return SendResult::kWouldBlock;
       case EPIPE:
       case ECONNRESET:

@@ -239,5 +239,4 @@ struct AgentConfig {
   # RLIMIT_DATA for children; 0: none. Only `host` uses it (no cgroup there).
   processes @14 :UInt32;
   # RLIMIT_NPROC for children; 0: none. Only `host` uses it.
-  hostname @15 :Text;
 }

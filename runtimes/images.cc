@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "runtimes/directory_image.h"
 #include "runtimes/host_usr.h"
 #include "runtimes/image_walk.h"
@@ -17,6 +19,7 @@ namespace cordon::runtimes {
 namespace {
 
 constexpr char kHostUsr[] = "host-usr";
+constexpr size_t kMostRemembered = 32;
 
 using Resolved = kj::OneOf<std::shared_ptr<const Image>, ImageRefusal>;
 
@@ -28,6 +31,7 @@ struct BuiltImage : Image {
 struct Remembered {
   uint64_t device = 0, inode = 0;
   int64_t ctimeSeconds = 0, ctimeNanoseconds = 0;
+  uint64_t lastUsed = 0;
   Resolved answer;
 
   bool isOf(const ImageDirectory& directory) const {
@@ -98,11 +102,43 @@ class ImageStoreImpl final : public ImageStore {
   }
 
   kj::Promise<Resolved> resolveDirectory(std::string name, ImageDirectory directory) {
+    KJ_IF_MAYBE (known, recall(name, directory)) return kj::mv(*known);
+    // One walk at a time, each of which gives the loop its turns: many at once
+    // would each take theirs in the same pass over the timers.
+    auto done = kj::newPromiseAndFulfiller<void>();
+    auto before = kj::mv(lastWalk_);
+    lastWalk_ = kj::mv(done.promise);
+    return before
+        .then([this, name, directory = kj::mv(directory)]() mutable -> kj::Promise<Resolved> {
+          // Somebody else may have asked for the same one.
+          KJ_IF_MAYBE (known, recall(name, directory)) return kj::mv(*known);
+          return walkAndBuild(name, kj::mv(directory));
+        })
+        .attach(
+            kj::defer([fulfiller = kj::mv(done.fulfiller)]() mutable { fulfiller->fulfill(); }));
+  }
+
+  kj::Maybe<Resolved> recall(const std::string& name, const ImageDirectory& directory) {
     auto known = remembered_.find(name);
-    if (known != remembered_.end() && known->second.isOf(directory)) {
-      return copyOf(known->second.answer);
+    if (known == remembered_.end() || !known->second.isOf(directory)) return nullptr;
+    known->second.lastUsed = ++uses_;
+    return copyOf(known->second.answer);
+  }
+
+  // A client can name any directory beneath the configured ones.
+  void remember(const std::string& name, const ImageDirectory& directory, const Resolved& answer) {
+    if (!directory.settled) return;
+    if (remembered_.size() >= kMostRemembered && remembered_.count(name) == 0) {
+      auto oldest = std::min_element(remembered_.begin(), remembered_.end(), [](auto& a, auto& b) {
+        return a.second.lastUsed < b.second.lastUsed;
+      });
+      remembered_.erase(oldest);  // its mounts go with the last sandbox that uses them
     }
-    // Others who ask meanwhile walk as well; the last answer is remembered.
+    remembered_[name] = {directory.device,           directory.inode, directory.ctimeSeconds,
+                         directory.ctimeNanoseconds, ++uses_,         copyOf(answer)};
+  }
+
+  kj::Promise<Resolved> walkAndBuild(std::string name, ImageDirectory directory) {
     int root = directory.root.get();
     return walkImage(root, directory.strict, timer_)
         .then([this, name, directory = kj::mv(directory)](WalkResult walked) mutable {
@@ -115,9 +151,7 @@ class ImageStoreImpl final : public ImageStore {
                         },
                         [](std::shared_ptr<const Image>) {})
                   : refusal(rpc::Reason::IMAGE_REFUSED, name + walked.refusal);
-          if (directory.settled)
-            remembered_[name] = {directory.device, directory.inode, directory.ctimeSeconds,
-                                 directory.ctimeNanoseconds, copyOf(answer)};
+          remember(name, directory, answer);
           return answer;
         });
   }
@@ -177,6 +211,8 @@ class ImageStoreImpl final : public ImageStore {
   bool root_;
   kj::AutoCloseFd work_;
   uint64_t count_ = 0;
+  uint64_t uses_ = 0;
+  kj::Promise<void> lastWalk_ = kj::READY_NOW;
   kj::Maybe<std::shared_ptr<const Image>> hostUsr_;
   std::map<std::string, Remembered> remembered_;
   std::vector<std::weak_ptr<BuiltImage>> built_;

@@ -1,6 +1,5 @@
 // Removing a directory tree by directory fds: no path is resolved, no symlink
-// followed, no mount crossed. For directories that something less trusted may
-// have written to (the working directory of the `host` runtime).
+// followed, no mount crossed. Whatever wrote to it need not be trusted.
 #pragma once
 #include <kj/time.h>
 

@@ -68,7 +68,11 @@ kj::Promise<void> Admission::accept() {
   for (int n = 0; n < kAcceptsPerTurn; ++n) {
     int fd = accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
-      admit(kj::AutoCloseFd(fd));
+      // One connection that can't be served is no reason to serve no other.
+      auto fault = kj::runCatchingExceptions([&]() { admit(kj::AutoCloseFd(fd)); });
+      KJ_IF_MAYBE (why, fault) {
+        spdlog::error("a connection was dropped: {}", why->getDescription().cStr());
+      }
       continue;
     }
     int error = errno;
@@ -79,14 +83,11 @@ kj::Promise<void> Admission::accept() {
       case ECONNABORTED:
       case EPERM:
         continue;
-      case EMFILE:
-      case ENFILE:
-      case ENOBUFS:
-      case ENOMEM:
+      // EMFILE and the like pass; whatever else it is, others must still be
+      // heard when it does.
+      default:
         spdlog::warn("accept: {}: waiting", strerror(error));
         return port_.getTimer().afterDelay(kAcceptPause).then([this]() { return accept(); });
-      default:
-        KJ_FAIL_SYSCALL("accept4", error);
     }
   }
   return kj::evalLater([this]() { return accept(); });

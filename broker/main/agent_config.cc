@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "broker/main/execs.h"
+#include "ipc/agent_ids.h"
 
 namespace cordon::broker {
 
 namespace {
-constexpr uint32_t kAgentUid = 65000;
 // The frontend's deadline fires first; the agent's is the backstop.
 constexpr uint64_t kDeadlineMarginMs = 500;
 
@@ -35,7 +35,7 @@ void writeAgentConfig(guest::AgentConfig::Builder config, const AgentFacts& fact
     config.setDefaultUid(facts.image->defaultUid);
     config.setDefaultGid(facts.image->defaultGid);
   }
-  config.setAgentUid(kAgentUid);
+  config.setAgentUid(ipc::kAgentUid);
   std::string workDir = sandbox ? "/work" : facts.directory + "/work";
   config.setWorkDir(workDir);
   std::vector<std::string> scratch = {workDir};
@@ -52,7 +52,6 @@ void writeAgentConfig(guest::AgentConfig::Builder config, const AgentFacts& fact
     config.setDataBytes(limits.memoryBytes);
     config.setProcesses(limits.pids);
   }
-  config.setHostname(facts.spec.hostname.empty() ? facts.name : facts.spec.hostname);
 }
 
 }  // namespace cordon::broker

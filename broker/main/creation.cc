@@ -10,6 +10,7 @@
 
 #include "broker/main/agent_config.h"
 #include "broker/main/identity.h"
+#include "ipc/agent_ids.h"
 
 namespace cordon::broker {
 
@@ -195,6 +196,8 @@ kj::Promise<Creation::Result> Creation::resolveImage(Job& job) {
 kj::Promise<Creation::Result> Creation::record(Job& job) {
   auto& sandbox = *job.sandbox;
   job.token = newToken();
+  if (sandbox.runtime->needsCgroups())
+    sandbox.entry.cgroup = services_.cgroups.pathOf(sandbox.name());
   sandbox.entry.tokenHash = hashToken(job.token);
   auto refused = services_.ledger.open(sandbox.entry, sandbox.runtime->isSandbox());
   sandbox.recorded = refused == nullptr;
@@ -214,9 +217,8 @@ kj::Promise<Creation::Result> Creation::makeDirectory(Job& job) {
 kj::Promise<Creation::Result> Creation::makeCgroups(Job& job) {
   auto& sandbox = *job.sandbox;
   if (!sandbox.runtime->needsCgroups()) return Result(nullptr);
-  constexpr uint32_t kAgentUidInside = 65000;
   auto made = services_.cgroups.create(sandbox.name(), sandbox.spec.limits,
-                                       sandbox.entry.idFirst + kAgentUidInside);
+                                       sandbox.entry.idFirst + ipc::kAgentUid);
   if (made.is<LimitNotApplied>()) {
     auto& why = made.get<LimitNotApplied>();
     auto refused = failure(rpc::Reason::LIMIT_NOT_APPLIED,
@@ -236,7 +238,7 @@ kj::Promise<Creation::Result> Creation::queueControl(Job& job) {
     cgroups = made->get();
   }
   sandbox.execs = kj::heap<Execs>(services_.timer, services_.clock, sandbox.name(), cgroups,
-                                  control, sandbox.spec.limits);
+                                  control, sandbox.spec.limits, services_.leaves);
 
   capnp::MallocMessageBuilder message;
   writeAgentConfig(message.initRoot<guest::AgentConfig>(),

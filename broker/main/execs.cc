@@ -12,6 +12,7 @@ namespace cordon::broker {
 namespace {
 constexpr kj::Duration kShortestWatch = 5 * kj::MILLISECONDS;
 constexpr kj::Duration kKillAnswer = 1 * kj::SECONDS;
+constexpr kj::Duration kAfterFault = 100 * kj::MILLISECONDS;
 constexpr uint32_t kSettlePasses = 4;
 // A sandbox of one exec (Run) never needs a leaf in advance.
 constexpr uint32_t kSpareAfterExecs = 2;
@@ -30,13 +31,14 @@ uint64_t cpusAtOnce(uint32_t cpuMillis) {
 }  // namespace
 
 Execs::Execs(kj::Timer& timer, TurnClock& clock, std::string sandbox, SandboxCgroups* cgroups,
-             ControlChannel& control, const ResolvedLimits& limits)
+             ControlChannel& control, const ResolvedLimits& limits, LeafBudget& budget)
     : timer_(timer),
       clock_(clock),
       sandbox_(std::move(sandbox)),
       cgroups_(cgroups),
       control_(control),
       limits_(limits),
+      budget_(budget),
       cpus_(cpusAtOnce(limits.cpuMillis)),
       idleSince_(timer.now()),
       tasks_(kj::heap<kj::TaskSet>(static_cast<kj::TaskSet::ErrorHandler&>(*this))) {}
@@ -89,7 +91,7 @@ uint32_t Execs::freeSlot() const {
 
 kj::Own<Execs::Leaf> Execs::makeLeaf() {
   uint32_t slot = freeSlot();
-  return kj::refcounted<Leaf>(slot, cgroups_->createExec(slot));
+  return kj::refcounted<Leaf>(slot, cgroups_->createExec(slot), budget_);
 }
 
 kj::Own<Execs::Leaf> Execs::takeLeaf() {
@@ -113,12 +115,29 @@ void Execs::tidyLater() {
     auto turn = clock_.turn("exec: tidy");
     tidying_ = false;
     sweepLeftOvers();
-    if (spare_ == nullptr && last_ >= kSpareAfterExecs) spare_ = makeLeaf();
+    tellForgotten();
+    // Only while there is plenty: none is made for nobody that somebody needs.
+    bool plenty = budget_.used < budget_.most / 2;
+    if (spare_ == nullptr && last_ >= kSpareAfterExecs && plenty) spare_ = makeLeaf();
   }));
+}
+
+void Execs::giveUpLeaf(Exec& exec) {
+  KJ_IF_MAYBE (leaf, exec.leaf) leftOver_.push_back(kj::mv(*leaf));
+  exec.leaf = nullptr;
+}
+
+// The agent keeps what it was told of for good, so it is told until it hears.
+void Execs::tellForgotten() {
+  while (!forgotten_.empty()) {
+    if (control_.sendForget(forgotten_.back()) == ipc::SendResult::kWouldBlock) return;
+    forgotten_.pop_back();
+  }
 }
 
 kj::OneOf<Execs::Begun, Failure> Execs::begin(uint64_t cpuTimeMs, PeerScope& peer) {
   uint32_t leftOver = sweepLeftOvers();
+  tellForgotten();
   if (live_.size() >= kMaxLive) {
     auto refused = failure(rpc::Reason::TOO_MANY_EXECS, "too many execs run in this sandbox");
     refused.limit = kMaxLive;
@@ -128,6 +147,11 @@ kj::OneOf<Execs::Begun, Failure> Execs::begin(uint64_t cpuTimeMs, PeerScope& pee
     auto refused =
         failure(rpc::Reason::TOO_MANY_EXECS, "earlier execs left too many processes running");
     refused.limit = kMaxLeftOver;
+    return refused;
+  }
+  if (cgroups_ != nullptr && spare_ == nullptr && budget_.used >= budget_.most) {
+    auto refused = failure(rpc::Reason::HOST_LIMIT, "too many execs run in all sandboxes together");
+    refused.limit = budget_.most;
     return refused;
   }
   if (cpuTimeMs > limits_.cpuTimeMs) {
@@ -144,24 +168,27 @@ kj::OneOf<Execs::Begun, Failure> Execs::begin(uint64_t cpuTimeMs, PeerScope& pee
   exec->others = static_cast<uint32_t>(live_.size()) + leftOver;
   std::vector<int> fds;
   if (cgroups_ != nullptr) {
-    auto leaf = takeLeaf();
-    fds = leaf->cgroup->agentFds();
-    exec->leaf = kj::mv(leaf);
+    exec->leaf = takeLeaf();
+    fds = KJ_ASSERT_NONNULL(exec->leaf)->cgroup->agentFds();
   }
+  // Its directories outlive it else, and the next exec gets their name.
+  Exec& made = *exec;
+  KJ_ON_SCOPE_FAILURE({
+    giveUpLeaf(made);
+    live_.erase(made.number);
+  });
   Begun begun{exec->number, read(*exec), exec->others};
 
   if (control_.sendExec(exec->number, fds) != ipc::SendResult::kSent) {
-    KJ_IF_MAYBE (leaf, exec->leaf) {
-      if (!(*leaf)->remove()) leftOver_.push_back(kj::mv(*leaf));
-    }
+    giveUpLeaf(*exec);
+    sweepLeftOvers();
     return failure(rpc::Reason::AGENT_UNRESPONSIVE, "the sandbox's agent takes no new exec");
   }
 
   for (auto& [number, other] : live_) ++other->others;
-  Exec& begunExec = *exec;
   live_[begun.number] = kj::mv(exec);
-  KJ_IF_MAYBE (leaf, begunExec.leaf) {
-    begunExec.cpuWatch = watchCpu(begunExec, **leaf).eagerlyEvaluate([this](kj::Exception&& e) {
+  KJ_IF_MAYBE (leaf, made.leaf) {
+    made.cpuWatch = watchCpu(made, **leaf).eagerlyEvaluate([this](kj::Exception&& e) {
       taskFailed(kj::mv(e));
     });
   }
@@ -200,10 +227,20 @@ kj::ForkedPromise<void>& Execs::startKill(Exec& exec, rpc::ExecEnd endedBy) {
 
 kj::Promise<void> Execs::killUntilEmpty(uint32_t number, Leaf& leaf, uint32_t pass) {
   auto turn = clock_.turn("exec: kill");
-  if (leaf.removed || leaf.cgroup->killPass()) return kj::READY_NOW;
+  bool dead = false;
+  // A kill is not given up for want of a descriptor or of memory.
+  auto fault = kj::runCatchingExceptions([&]() { dead = leaf.removed || leaf.cgroup->killPass(); });
+  if (dead) return kj::READY_NOW;
   if (pass == 500) spdlog::warn("{}: exec {} does not die", sandbox_, number);
   // A process in an uninterruptible call dies when that ends.
   auto pause = (pass < 500 ? 1 : 50) * kj::MILLISECONDS;
+  KJ_IF_MAYBE (why, fault) {
+    if (pass == 0) {
+      spdlog::error("{}: exec {}: kill: {}; it is tried again", sandbox_, number,
+                    why->getDescription().cStr());
+    }
+    pause = kAfterFault;
+  }
   return timer_.afterDelay(pause).then(
       [this, number, &leaf, pass]() { return killUntilEmpty(number, leaf, pass + 1); });
 }
@@ -242,10 +279,11 @@ kj::OneOf<Execs::Ended, Failure> Execs::end(uint32_t number) {
 
   exec->cpuWatch = nullptr;
   exec->killing = nullptr;
-  KJ_IF_MAYBE (leaf, exec->leaf) leftOver_.push_back(kj::mv(*leaf));
-  // The agent has said `exited`, or is gone: it needs the leaf's fds no more.
-  control_.sendForget(number);
+  giveUpLeaf(*exec);
   live_.erase(number);
+  // The agent has said `exited`, or is gone: it needs the leaf's fds no more.
+  forgotten_.push_back(number);
+  tellForgotten();
   idleSince_ = timer_.now();
   if (live_.empty()) idleChange_();
   tidyLater();

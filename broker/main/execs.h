@@ -23,6 +23,7 @@
 #include "broker/limits.h"
 #include "broker/main/control_channel.h"
 #include "broker/main/failure.h"
+#include "broker/main/leaf_budget.h"
 #include "broker/main/peer_scope.h"
 
 namespace cordon::broker {
@@ -36,7 +37,7 @@ class Execs final : private kj::TaskSet::ErrorHandler {
   // `cgroups` is null on `host`: no counters, no CPU watch and no kill there.
   // All references outlive this, or stop() comes first.
   Execs(kj::Timer& timer, TurnClock& clock, std::string sandbox, SandboxCgroups* cgroups,
-        ControlChannel& control, const ResolvedLimits& limits);
+        ControlChannel& control, const ResolvedLimits& limits, LeafBudget& budget);
   ~Execs() noexcept(false) = default;
   KJ_DISALLOW_COPY(Execs);
 
@@ -82,9 +83,14 @@ class Execs final : private kj::TaskSet::ErrorHandler {
  private:
   // A kill in progress outlives the exec's end, so it shares the leaf.
   struct Leaf final : public kj::Refcounted {
-    Leaf(uint32_t number, kj::Own<ExecLeaf> made) : slot(number), cgroup(kj::mv(made)) {}
+    Leaf(uint32_t number, kj::Own<ExecLeaf> made, LeafBudget& all)
+        : slot(number), cgroup(kj::mv(made)), budget(all) {
+      ++budget.used;
+    }
+    ~Leaf() noexcept(false) { --budget.used; }
     uint32_t slot;  // of its name, exec-N
     kj::Own<ExecLeaf> cgroup;
+    LeafBudget& budget;
     bool removed = false;
     // False while a process is in it.
     bool remove() { return removed = removed || cgroup->remove(); }
@@ -105,6 +111,8 @@ class Execs final : private kj::TaskSet::ErrorHandler {
   uint32_t freeSlot() const;
   kj::Own<Leaf> makeLeaf();
   kj::Own<Leaf> takeLeaf();
+  void giveUpLeaf(Exec& exec);
+  void tellForgotten();
   uint32_t sweepLeftOvers();
   void tidyLater();
   kj::Promise<void> settleWithin(uint32_t number, uint32_t passes);
@@ -119,6 +127,7 @@ class Execs final : private kj::TaskSet::ErrorHandler {
   SandboxCgroups* cgroups_;
   ControlChannel& control_;
   ResolvedLimits limits_;
+  LeafBudget& budget_;
   uint64_t cpus_;  // how many may run at once at most, for the pace of the watch
   uint32_t last_ = 0;
   kj::TimePoint idleSince_;
@@ -126,6 +135,7 @@ class Execs final : private kj::TaskSet::ErrorHandler {
   std::vector<kj::Own<Leaf>> leftOver_;  // of ended execs, not removed yet
   kj::Maybe<kj::Own<Leaf>> spare_;       // the next exec's
   bool tidying_ = false;
+  std::vector<uint32_t> forgotten_;  // ended, and the agent not told yet
   std::map<uint32_t, kj::Own<Exec>> live_;
   kj::Own<kj::TaskSet> tasks_;
 };

@@ -64,7 +64,7 @@ void write(rpc::SandboxInfo::Builder out, Sandbox& sandbox, kj::TimePoint now, b
   out.initOwner().setUid(entry.ownerUid);
   out.setState(entry.state);
   out.setCreatedUnixMs(entry.createdUnixMs);
-  write(out.initLimits(), sandbox.spec.limits);
+  write(out.initLimits(), entry.limits);
   KJ_IF_MAYBE (execs, sandbox.execs) {
     out.setExecsRunning((*execs)->running());
     out.setExecsTotal((*execs)->total());

@@ -32,6 +32,7 @@ struct Script {
   bool agentSilent = false;  // never greets
   bool agentCloses = false;  // closes its stream and ends
   bool cgroupsThrow = false;
+  int killThrows = 0;
   int killPasses = 1;    // until a sandbox is empty
   int removePasses = 1;  // until its cgroups are gone
   uint64_t cpuUsageUs = 0;
@@ -87,6 +88,10 @@ class LeafDouble final : public ExecLeaf {
   bool populated() override { return script_.leafFull; }
   bool killPass() override {
     KJ_REQUIRE(!removed_, "kill pass over a leaf that is gone");
+    if (script_.killThrows > 0) {
+      --script_.killThrows;
+      KJ_FAIL_SYSCALL("pidfd_open", EMFILE);
+    }
     script_.say("leaf.kill");
     if (--script_.killPasses > 0) return false;
     script_.leafFull = false;
@@ -145,9 +150,10 @@ class TreeDouble final : public CgroupTree {
     script_.say("cgroups.create");
     return kj::Own<SandboxCgroups>(kj::heap<CgroupsDouble>(script_));
   }
-  kj::Own<SandboxCgroups> adopt(const std::string&) override {
+  kj::Own<SandboxCgroups> adopt(const std::string&, const std::string&) override {
     return kj::heap<CgroupsDouble>(script_);
   }
+  std::string pathOf(const std::string& name) const override { return "/cordon/test/" + name; }
   std::vector<std::string> names() override { return {}; }
   bool removeInstance() override { return true; }
 
@@ -324,8 +330,8 @@ class LifecycleTest : public ::testing::Test {
   RuntimeSet runtimes{doubles(script)};
   RuntimeDouble* runtime = nullptr;
   Services services{
-      io.unixEventPort, io.unixEventPort.getTimer(), clock, children, tree,  ledger, images,
-      runtimes,         Ceilings::ofThisHost(),      -1,    "",       false, 4,      4};
+      io.unixEventPort, io.unixEventPort.getTimer(), clock, children, tree, ledger, images,
+      runtimes,         Ceilings::ofThisHost(),      -1,    "",       false};
   Registry registry{4, 4};
   Destruction destruction{services, registry};
   Creation creation{services, registry, destruction};
@@ -569,6 +575,30 @@ TEST_F(ExecsTest, LiveExecsAndLeavesLeftOverAreCapped) {
   EXPECT_TRUE(execs().begin(0, *peer).is<Failure>());
   script.leafFull = false;
   EXPECT_TRUE(execs().begin(0, *peer).is<Execs::Begun>());
+}
+
+TEST_F(ExecsTest, LeavesOfAllSandboxesTogetherAreCapped) {
+  execs();
+  services.leaves.most = services.leaves.used + 2;
+  uint32_t first = begin();
+  begin();
+  auto refused = execs().begin(0, *peer);
+  ASSERT_TRUE(refused.is<Failure>());
+  EXPECT_EQ(refused.get<Failure>().reason, rpc::Reason::HOST_LIMIT);
+  execs().end(first);
+  pass(1 * kj::MILLISECONDS);
+  begin();
+}
+
+TEST_F(ExecsTest, AKillThatFailsIsTriedAgain) {
+  uint32_t number = begin();
+  script.leafFull = true;
+  script.killPasses = 1;
+  script.killThrows = 2;
+  EXPECT_TRUE(execs().kill(number).wait(io.waitScope) == nullptr);
+  EXPECT_EQ(script.killThrows, 0);
+  EXPECT_FALSE(script.leafFull);
+  EXPECT_EQ(execs().end(number).get<Execs::Ended>().endedBy, rpc::ExecEnd::KILLED);
 }
 
 TEST_F(ExecsTest, CpuTimeEndsAnExecAndOnlyThatOne) {

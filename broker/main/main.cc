@@ -55,12 +55,20 @@ void captureSignals() {
   KJ_REQUIRE(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
 }
 
+// A fork bomb's worth of zombies in turns.
+kj::Promise<void> reapAll(TurnClock& clock, Children& children) {
+  auto turn = clock.turn("reap");
+  size_t reaped = 0;
+  auto fault = kj::runCatchingExceptions([&]() { reaped = children.reapStrays(); });
+  KJ_IF_MAYBE (why, fault) spdlog::error("reaping: {}", why->getDescription().cStr());
+  if (reaped < Children::kMostStraysPerCall) return kj::READY_NOW;
+  return kj::evalLater([&]() { return reapAll(clock, children); });
+}
+
 kj::Promise<void> reapOnSigchld(kj::UnixEventPort& port, TurnClock& clock, Children& children) {
-  return port.onSignal(SIGCHLD).then([&](siginfo_t&&) {
-    auto turn = clock.turn("reap");
-    children.reapStrays();
-    return reapOnSigchld(port, clock, children);
-  });
+  return port.onSignal(SIGCHLD)
+      .then([&](siginfo_t&&) { return reapAll(clock, children); })
+      .then([&]() { return reapOnSigchld(port, clock, children); });
 }
 
 kj::Promise<int> stopSignal(kj::UnixEventPort& port) {
@@ -141,9 +149,7 @@ int serve(const Options& options) {
                     Ceilings::ofThisHost(),
                     profile.bpf.get(),
                     place.sandboxes(),
-                    options.allowHostRuntime,
-                    options.maxSandboxes,
-                    options.maxSandboxesPerOwner};
+                    options.allowHostRuntime};
   Registry registry(options.maxSandboxes, options.maxSandboxesPerOwner);
   Destruction destruction(services, registry);
   LogFaults faults;
@@ -158,19 +164,20 @@ int serve(const Options& options) {
   // -------------------------------------------------------------------- serve
   {
     Creation creation(services, registry, destruction);
-    Admission admission(io, clock, kj::mv(listener),
-                        {options.agentsUid,
-                         [&](kj::Own<PeerScope> peer) {
-                           return makeAgentPort(services, registry, creation, destruction,
-                                                kj::mv(peer));
-                         },
-                         [&](PeerScope& peer) {
-                           for (auto& sandbox : registry.all()) {
-                             KJ_IF_MAYBE (execs, sandbox->execs) {
-                               (*execs)->dropPeer(peer);
-                             }
-                           }
-                         }});
+    Admission admission(
+        io, clock, kj::mv(listener),
+        {options.agentsUid,
+         [&](kj::Own<PeerScope> peer) {
+           return makeAgentPort(services, registry, creation, destruction, kj::mv(peer));
+         },
+         [&](PeerScope& peer) {
+           for (auto& sandbox : registry.all()) {
+             KJ_IF_MAYBE (execs, sandbox->execs) {
+               auto fault = kj::runCatchingExceptions([&]() { (*execs)->dropPeer(peer); });
+               KJ_IF_MAYBE (why, fault) faults.taskFailed(kj::mv(*why));
+             }
+           }
+         }});
     auto accepting = admission.accept().eagerlyEvaluate(
         [&](kj::Exception&& e) { faults.taskFailed(kj::mv(e)); });
     sd_notify(0, "READY=1");

@@ -171,8 +171,13 @@ Options parseOptions(int argc, char** argv) {
   KJ_REQUIRE(!options.state.empty(), "--state is required");
   if (options.vmAgent.empty()) options.vmAgent = besideThisProgram("vm-agent");
   if (options.agentsUid == static_cast<uid_t>(-1)) {
-    options.agentsUid = root ? options.ids.first + kServiceUidOffset : geteuid();
+    options.agentsUid =
+        root && !options.allowHostRuntime ? options.ids.first + kServiceUidOffset : geteuid();
   }
+  // Programs of `host` run as the broker's user: whoever may ask for one must be
+  // that user already.
+  KJ_REQUIRE(!options.allowHostRuntime || options.agentsUid == geteuid(),
+             "--allow-host-runtime is for a private instance whose frontend is the same user");
   return options;
 }
 

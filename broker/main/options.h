@@ -11,7 +11,7 @@
 namespace cordon::broker {
 
 struct Options {
-  std::string state;    // absolute; exists afterwards, ours, 0700
+  std::string state;    // absolute; StateDirectory makes it
   uid_t agentsUid = 0;  // whose connections get the AgentPort
   std::vector<std::string> imageDirs;
   bool allowHostRuntime = false;

@@ -30,7 +30,9 @@ TEST(OptionsTest, DefaultsAndValues) {
   EXPECT_EQ(options.maxSandboxes, 9u);
   EXPECT_TRUE(options.allowHostRuntime);
   EXPECT_EQ(options.runc, "/x/runc");
-  EXPECT_EQ(options.agentsUid, geteuid() == 0 ? 1879048193u : geteuid());
+  // One trust zone, whoever starts it.
+  EXPECT_EQ(options.agentsUid, geteuid());
+  EXPECT_EQ(parse({"--state", "/s"}).agentsUid, geteuid() == 0 ? 1879048193u : geteuid());
   EXPECT_NE(options.vmAgent.find("/vm-agent"), std::string::npos);
   EXPECT_TRUE(parse({"--help"}).help);
 }
@@ -51,6 +53,7 @@ TEST(OptionsTest, WhatIsWrongIsRefused) {
       {"--state", "/s", "--cgroup-base", "/"},
       {"--state", "/s", "--cgroup-base", "/cordon/../x"},
       {"--state", "/s", "--images", "/nonexistent"},
+      {"--state", "/s", "--allow-host-runtime", "--agents-uid", "12345"},
   };
   for (auto& arguments : wrong) {
     EXPECT_THROW(parse(arguments), kj::Exception) << ::testing::PrintToString(arguments);

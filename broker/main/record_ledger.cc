@@ -41,7 +41,9 @@ class RecordLedger final : public Ledger {
   std::vector<LeftOver> close(const SandboxRecord& record) override {
     std::vector<LeftOver> left;
     auto removeRecord = [&]() {
-      if (int error = records_.remove(record.name)) left.push_back({"record", record.name, error});
+      int error = records_.remove(record.name);
+      if (error != 0) left.push_back({"record", record.name, error});
+      return error;
     };
     KJ_IF_MAYBE (ids, ids_) {
       if (record.idCount > 0) {

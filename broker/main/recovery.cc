@@ -102,7 +102,7 @@ kj::Own<Sandbox> remains(Services& services, const SandboxRecord& entry, bool re
   struct stat st;
   sandbox->directoryMade = lstat(sandbox->entry.directory.c_str(), &st) == 0;
   if (services.cgroups.mode() != CgroupMode::kNone) {
-    sandbox->cgroups = services.cgroups.adopt(entry.name);
+    sandbox->cgroups = services.cgroups.adopt(entry.name, entry.cgroup);
   }
   return sandbox;
 }

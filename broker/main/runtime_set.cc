@@ -23,7 +23,8 @@ kj::Promise<runtimes::Probe> RuntimeSet::probe(runtimes::Runtime& runtime) {
   }
   if (!answer.busy) {
     answer.busy = true;
-    answer.asking = runtime.probe()
+    // What it throws at once comes the same way as what it fails with later.
+    answer.asking = kj::evalNow([&runtime]() { return runtime.probe(); })
                         .then(
                             [&answer](runtimes::Probe&& probe) {
                               answer.busy = false;

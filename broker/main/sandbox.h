@@ -62,8 +62,6 @@ class Sandbox final : public kj::Refcounted {
   kj::Maybe<kj::Own<Child>> init;
   bool runtimeUsed = false;  // create() was called: its cleanup() has work
 
-  uint32_t streams = 0;  // handed to frontends and not dropped yet
-
   // Timers and watches.
   kj::Maybe<kj::Promise<void>> watch;   // for the init's death
   kj::Maybe<kj::Promise<void>> expiry;  // time to live, idle limit

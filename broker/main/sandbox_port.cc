@@ -9,8 +9,6 @@
 namespace cordon::broker {
 
 namespace {
-// Streams of one sandbox that frontends hold.
-constexpr uint32_t kMaxStreams = 64;
 constexpr auto kInitStatusComes = 1 * kj::SECONDS;
 
 Failure sandboxGone() {
@@ -20,16 +18,11 @@ Failure sandboxGone() {
 // Owns the frontend's end until it has been passed on.
 class StreamPort final : public rpc::Stream::Server {
  public:
-  StreamPort(kj::AutoCloseFd fd, kj::Own<Sandbox> sandbox)
-      : fd_(kj::mv(fd)), sandbox_(kj::mv(sandbox)) {
-    ++sandbox_->streams;
-  }
-  ~StreamPort() noexcept(false) { --sandbox_->streams; }
+  explicit StreamPort(kj::AutoCloseFd fd) : fd_(kj::mv(fd)) {}
   kj::Maybe<int> getFd() override { return fd_.get(); }
 
  private:
   kj::AutoCloseFd fd_;
-  kj::Own<Sandbox> sandbox_;
 };
 
 bool present(const Sandbox& sandbox) {
@@ -45,14 +38,9 @@ bool usable(Sandbox& sandbox) {
 kj::OneOf<rpc::Stream::Client, Failure> openStream(Sandbox& sandbox) {
   if (!usable(sandbox)) return sandboxGone();
   auto port = [&](kj::AutoCloseFd fd) -> rpc::Stream::Client {
-    return kj::heap<StreamPort>(kj::mv(fd), kj::addRef(sandbox));
+    return kj::heap<StreamPort>(kj::mv(fd));
   };
   if (sandbox.readyStream.get() >= 0) return port(kj::mv(sandbox.readyStream));
-  if (sandbox.streams >= kMaxStreams) {
-    auto refused = failure(rpc::Reason::TOO_MANY_EXECS, "too many streams to this sandbox");
-    refused.limit = kMaxStreams;
-    return refused;
-  }
   auto pair = ipc::socketPair(SOCK_STREAM | SOCK_NONBLOCK);
   auto& control = *KJ_ASSERT_NONNULL(sandbox.control);
   if (control.sendStream(pair.b.get()) != ipc::SendResult::kSent) {

@@ -30,8 +30,7 @@ struct Services {
   // Where the directories of sandboxes are made; ours, 0711.
   std::string sandboxesDirectory;
   bool allowHostRuntime = false;
-  uint32_t maxSandboxes = 0;
-  uint32_t maxSandboxesPerOwner = 0;
+  LeafBudget leaves = LeafBudget::ofThisProcess();
 };
 
 }  // namespace cordon::broker

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <kj/debug.h>
+#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -58,7 +59,9 @@ class HostRuntime final : public Runtime {
     }
     kj::Maybe<kj::Exception> fault = kj::runCatchingExceptions(
         [&]() { result.init<Started>(Started{children_.spawn(specFor(request, work))}); });
-    if (fault != nullptr) {
+    KJ_IF_MAYBE (why, fault) {
+      spdlog::error("{}: vm-agent could not be started: {}", request.name,
+                    why->getDescription().cStr());
       cleanup(request.name, request.directory);
       result.init<CreateFailure>(
           CreateFailure{rpc::Reason::RUNTIME_FAILED, "vm-agent could not be started", 0});

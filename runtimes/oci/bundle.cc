@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "broker/cgroups_tree.h"
+#include "ipc/agent_ids.h"
 #include "runtimes/oci/json_writer.h"
 
 namespace cordon::runtimes {
@@ -18,7 +19,7 @@ void writeProcess(JsonWriter& json, const BundleInput& input) {
   json.key("process").beginObject();
   json.field("terminal", false);
   json.key("user").beginObject();
-  json.field("uid", kAgentUid).field("gid", kAgentGid).field("additionalGids", Strings{});
+  json.field("uid", ipc::kAgentUid).field("gid", ipc::kAgentGid).field("additionalGids", Strings{});
   json.endObject();
   json.field("args", Strings{kAgentPath}).field("env", Strings{"PATH=/usr/bin:/bin"});
   json.field("cwd", "/");

@@ -12,10 +12,6 @@ namespace cordon::runtimes {
 // Where the image store binds the agent in every skeleton.
 constexpr char kAgentPath[] = "/.cordon/vm-agent";
 
-// The agent's ids inside (the workload may have any other).
-constexpr uint32_t kAgentUid = 65000;
-constexpr uint32_t kAgentGid = 65000;
-
 struct BundleInput {
   std::string hostname;
   const Image* image = nullptr;
@@ -23,7 +19,7 @@ struct BundleInput {
   IdRange ids;
   std::string cgroupsPath;  // of the agent: PATH/agent
   bool cgroupV2 = false;
-  std::string cgroupNamespacePath;  // v2: /proc/PID/fd/N; "" = a new one
+  std::string cgroupNamespacePath;  // v2: a file that is the namespace; "" = a new one
   uint64_t hardFiles = 0;           // our own hard RLIMIT_NOFILE
   uint64_t hardCore = 0;            // our own hard RLIMIT_CORE
   unsigned cpus = 1;                // possible CPUs of the host (masked paths)

@@ -54,7 +54,12 @@ class RuncRuntime final : public Runtime {
   kj::Promise<kj::OneOf<Started, CreateFailure>> create(CreateRequest request) override {
     KJ_REQUIRE(request.image != nullptr && request.cgroups != nullptr,
                "runc needs an image and cgroups");
-    std::string config = bundleConfig(bundleFor(request));
+    std::string config;
+    auto fault = kj::runCatchingExceptions([&]() { config = bundleConfig(bundleFor(request)); });
+    KJ_IF_MAYBE (why, fault) {
+      removeRuncFiles(request.directory);
+      kj::throwFatalException(kj::mv(*why));
+    }
     auto job = kj::heap<RuncCreate>(children_, timer_, options_, kj::mv(request));
     auto promise = job->run(config);
     return promise.attach(kj::mv(job));
@@ -80,7 +85,7 @@ class RuncRuntime final : public Runtime {
     input.cgroupV2 = request.cgroups->mode() == broker::CgroupMode::kV2;
     int ns = request.cgroups->namespaceFd();
     if (ns >= 0) {
-      input.cgroupNamespacePath = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(ns);
+      input.cgroupNamespacePath = bindNamespace(request.directory, ns);
     }
     input.hardFiles = hardLimit(RLIMIT_NOFILE);
     input.hardCore = hardLimit(RLIMIT_CORE);

@@ -47,7 +47,6 @@ class RuncAgent : public RuncFixture {
     config.setMaxExecs(8);
     config.setFiles(limits_.files);
     config.setOutputBytes(1 << 20);
-    config.setHostname("inside");
     auto words = capnp::messageToFlatArray(message);
     auto bytes = words.asBytes();
     send(ipc::ControlKind::kConfig, 0, {profile_.bpf.get()},

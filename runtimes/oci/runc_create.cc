@@ -16,6 +16,7 @@ namespace {
 
 constexpr unsigned kKillAttempts = 1000;
 constexpr kj::Duration kKillPause = 2 * kj::MILLISECONDS;
+constexpr kj::Duration kKilledEnds = 5 * kj::SECONDS;
 
 std::string describe(const broker::ExitStatus& status) {
   return (status.signaled ? "was killed by signal " : "exited with status ") +
@@ -96,6 +97,7 @@ kj::Promise<RuncCreate::Result> RuncCreate::afterRun(broker::ExitStatus status) 
   if (!pid) return fail(rpc::Reason::RUNTIME_FAILED, "runc left no pid of its init");
   kj::Maybe<kj::Own<broker::Child>> adopted = children_.adopt(*pid);
   hold_ = nullptr;
+  children_.reapStrays();
   KJ_IF_MAYBE (init, adopted) {
     // While we own it its number can't be another's.
     bool inside = isInItsCgroup(*pid);
@@ -121,7 +123,9 @@ kj::Promise<RuncCreate::Result> RuncCreate::afterTimeout() {
   if (runc_->exited() == nullptr) kill(-runc_->pid(), SIGKILL);
   spdlog::error("{}: runc did not finish in time: {}", request_.name,
                 describeRuncOutput(request_.directory, output_));
-  return runc_->onExit().then([this](broker::ExitStatus) {
+  // One that hangs in the kernel stays ours to reap, and is not waited for.
+  auto dead = runc_->onExit().ignoreResult().exclusiveJoin(timer_.afterDelay(kKilledEnds));
+  return dead.then([this]() {
     return fail(rpc::Reason::RUNTIME_TIMEOUT,
                 "runc did not finish within " +
                     std::to_string(options_.createTimeout / kj::MILLISECONDS) + " ms");

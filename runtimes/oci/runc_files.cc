@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <kj/debug.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 
 #include "runtimes/remove_tree.h"
 
@@ -18,6 +20,7 @@ namespace {
 
 constexpr size_t kOutputBytes = 8192;
 constexpr size_t kLoggedBytes = 2048;
+constexpr char kNamespaceFile[] = "cgroup-namespace";
 
 kj::Maybe<kj::AutoCloseFd> openDirectory(const std::string& path) {
   int fd = open(path.c_str(), O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_RDONLY);
@@ -70,6 +73,11 @@ void writeWhole(int parent, const char* name, const std::string& text) {
   kj::FdOutputStream(file.get()).write(text.data(), text.size());
 }
 
+// Where nothing is mounted it says EINVAL, and that is fine.
+void detach(const std::string& path) {
+  umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+}
+
 }  // namespace
 
 void writeRuncFiles(const std::string& directory, const std::string& config) {
@@ -97,11 +105,28 @@ std::optional<pid_t> readPidFile(const std::string& directory) {
   return pid;
 }
 
+std::string bindNamespace(const std::string& directory, int fd) {
+  KJ_IF_MAYBE (parent, openDirectory(directory)) writeWhole(*parent, kNamespaceFile, "");
+  std::string path = directory + "/" + kNamespaceFile;
+  std::string source = "/proc/self/fd/" + std::to_string(fd);
+  KJ_SYSCALL(mount(source.c_str(), path.c_str(), nullptr, MS_BIND, nullptr), path);
+  return path;
+}
+
 std::vector<broker::LeftOver> removeRuncFiles(const std::string& directory) {
   std::vector<broker::LeftOver> left;
+  detach(directory + "/" + kNamespaceFile);
+  // runc mounts a copy of itself, and one that was killed leaves it.
+  std::error_code ignored;
+  for (std::filesystem::recursive_directory_iterator it(directory + "/" + kStateDir, ignored), end;
+       it != end; it.increment(ignored)) {
+    if (it->path().filename().string().rfind("runc.", 0) == 0) detach(it->path());
+    if (ignored) break;
+  }
   KJ_IF_MAYBE (parent, openDirectory(directory)) {
     // The dotted name is what runc renames to the pid file.
-    for (const char* name : {kBundleDir, kStateDir, kPidFile, ".init.pid", kLogFile}) {
+    for (const char* name :
+         {kBundleDir, kStateDir, kPidFile, ".init.pid", kLogFile, kNamespaceFile}) {
       for (broker::LeftOver& item : removeTree(*parent, name)) left.push_back(std::move(item));
     }
   }

@@ -21,6 +21,10 @@ void writeRuncFiles(const std::string& directory, const std::string& config);
 // The pid that runc wrote, if it is one.
 std::optional<pid_t> readPidFile(const std::string& directory);
 
+// Makes a file there that is the namespace `fd`, and returns its path: runc opens
+// it by name, which it could not do through the broker's own /proc entry.
+std::string bindNamespace(const std::string& directory, int fd);
+
 // Removes all of it. Idempotent; returns what is left.
 std::vector<broker::LeftOver> removeRuncFiles(const std::string& directory);
 

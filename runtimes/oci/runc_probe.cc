@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "runtimes/oci/runc_files.h"
@@ -44,11 +45,20 @@ kj::Maybe<Probe> checkProgram(const std::string& runc) {
   if (!S_ISREG(status.st_mode) || (status.st_mode & 0111) == 0) {
     return refusal(runc + " is not a program", "name one with --runc PATH");
   }
-  if (status.st_uid != 0 || (status.st_mode & 022) != 0) {
-    return refusal(runc + " can be written by others than root",
-                   "chown root:root and chmod go-w, or --runc PATH");
+  // It is looked up anew for each sandbox: nobody may put another there.
+  std::error_code error;
+  auto path = std::filesystem::canonical(runc, error);
+  if (error) return refusal(runc + ": " + error.message(), "name one with --runc PATH");
+  for (;; path = path.parent_path()) {
+    bool known = stat(path.c_str(), &status) == 0 && status.st_uid == 0;
+    // In a sticky directory nobody moves what is root's.
+    bool sticky = S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0;
+    if (!known || ((status.st_mode & 022) != 0 && !sticky)) {
+      return refusal(runc + " can be replaced by others than root, at " + path.string(),
+                     "chown root:root and chmod go-w, or --runc PATH");
+    }
+    if (path == path.root_path()) return nullptr;
   }
-  return nullptr;
 }
 
 kj::Maybe<Probe> checkHost(const broker::CgroupTree& cgroups) {

@@ -367,7 +367,14 @@ TEST_F(Runc, Probe) {
   }
   std::string loose = script("echo runc version 1.3.6");
   chmod(loose.c_str(), 0777);
-  EXPECT_NE(probe(loose).reason.find("written by others"), std::string::npos);
+  EXPECT_NE(probe(loose).reason.find("replaced by others"), std::string::npos);
+
+  // Its own mode is no help when its directory is somebody else's.
+  std::filesystem::create_directory(root_ + "/theirs");
+  std::filesystem::copy_file(script("echo runc version 1.3.6"), root_ + "/theirs/runc");
+  EXPECT_TRUE(probe(root_ + "/theirs/runc").available);
+  ASSERT_EQ(chown((root_ + "/theirs").c_str(), 1000, 1000), 0);
+  EXPECT_NE(probe(root_ + "/theirs/runc").reason.find("/theirs"), std::string::npos);
 }
 
 }  // namespace

@@ -21,7 +21,6 @@ std::vector<std::string> corpus() {
   scratch.set(0, "/work");
   scratch.set(1, "/tmp");
   config.setMaxExecs(16);
-  config.setHostname("sandbox");
   auto words = capnp::messageToFlatArray(message);
   auto bytes = words.asBytes();
   return {{reinterpret_cast<const char*>(bytes.begin()), bytes.size()}};
