@@ -301,6 +301,24 @@ TEST_F(V1Test, WhatAnEarlierBrokerLeftIsFoundInEveryHierarchy) {
   EXPECT_TRUE(again->adopt("sb-never-was")->removePass().empty());
 }
 
+TEST_F(V1Test, WhatIsBelowAnotherBaseIsFoundByItsPath) {
+  auto made = make("sb-k");
+  const std::string path = made->path();
+  EXPECT_EQ(path, tree_->pathOf("sb-k"));
+  made = nullptr;
+  auto other = CgroupTree::open(base_ + "-moved", "inst");
+  EXPECT_TRUE(other->adopt("sb-k")->removePass().empty());
+  EXPECT_NE(file("memory", "sb-k/work/memory.limit_in_bytes"), "(none)") << "of another base";
+  // Not a sandbox's path: as if none had been given.
+  EXPECT_TRUE(other->adopt("sb-k", "/")->removePass().empty());
+  EXPECT_TRUE(other->adopt("sb-k", base_ + "/inst")->removePass().empty());
+  auto adopted = other->adopt("sb-k", path);
+  EXPECT_TRUE(adopted->killPass());
+  EXPECT_TRUE(adopted->removePass().empty());
+  EXPECT_EQ(file("memory", "sb-k/work/memory.limit_in_bytes"), "(none)");
+  EXPECT_TRUE(other->removeInstance());
+}
+
 TEST_F(V1Test, TwoInstancesShareTheBase) {
   auto other = CgroupTree::open(base_, "other");
   ASSERT_EQ(other->mode(), CgroupMode::kV1);

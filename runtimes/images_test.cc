@@ -102,6 +102,19 @@ class Images : public ::testing::Test {
     return last;
   }
 
+  // Until the change of the image's root is so old that answers are remembered.
+  void settle(const std::string& name) {
+    struct stat status;
+    ASSERT_EQ(stat((root_ + "/images/" + name).c_str(), &status), 0);
+    timespec now;
+    auto age = [&] {
+      clock_gettime(CLOCK_REALTIME, &now);
+      return (now.tv_sec - status.st_ctim.tv_sec) * 1000 +
+             (now.tv_nsec - status.st_ctim.tv_nsec) / 1'000'000;
+    };
+    while (age() < 200) usleep(10'000);
+  }
+
   void expectRefused(const std::string& name, rpc::Reason reason, const std::string& part) {
     Resolved answer = resolve(name);
     if (!answer.is<ImageRefusal>()) {
@@ -241,6 +254,32 @@ TEST_F(Images, DroppedImagesUnmount) {
   fs::create_directory(root_ + "/images/one/new");
   remembered("one");
   EXPECT_EQ(mountCount(), one + 1) << "the image before is still mounted";
+}
+
+TEST_F(Images, OnlySoManyAreRemembered) {
+  size_t before = mountCount();
+  // More than are remembered, each with one thing to mount.
+  for (int i = 0; i < 50; ++i)
+    fs::create_directories(root_ + "/images/" + std::to_string(i) + "/d");
+  for (int i = 0; i < 50; ++i) remembered(std::to_string(i));
+  size_t each = 2;  // the skeleton and what it binds, and the agent
+  EXPECT_LE(mountCount(), before + 32 * (each + 1));
+  auto last = accepted("49");
+  EXPECT_EQ(last, accepted("49")) << "the last ones are";
+}
+
+TEST_F(Images, AsksForTheSameImageTogetherAreOneWalk) {
+  remembered("one");
+  fs::create_directory(root_ + "/images/one/new");
+  settle("one");
+  auto promises = kj::heapArrayBuilder<kj::Promise<Resolved>>(20);
+  for (int i = 0; i < 20; ++i) promises.add(store_->resolve("one"));
+  auto answers = kj::joinPromises(promises.finish()).wait(wait_);
+  for (auto& answer : answers) {
+    ASSERT_TRUE(answer.is<std::shared_ptr<const Image>>());
+    EXPECT_EQ(answer.get<std::shared_ptr<const Image>>(),
+              answers[0].get<std::shared_ptr<const Image>>());
+  }
 }
 
 TEST_F(Images, NamesAreRelativeAndPlain) {

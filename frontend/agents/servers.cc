@@ -73,6 +73,10 @@ Servers::User& Servers::user(uint32_t uid) {
       .AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                           kPingsAtLeastEveryMs)
       .AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrame)
+      // A client that pings too often would be told so for each of the pings that
+      // it has sent by then, at 3 KiB each. Plain answers are few and small: past
+      // 10,000 that it does not read nothing more is read from it.
+      .AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0)
       // A ping beside every burst of data, to find the delay of a link that has none.
       .AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0)
       // Reflection is a synchronous service: one thread for it is plenty.
