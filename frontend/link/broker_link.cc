@@ -52,6 +52,7 @@ struct BrokerLink::Connection {
 
 BrokerLink::BrokerLink(kj::AsyncIoContext& io, Options options)
     : io_(io), options_(kj::mv(options)), pause_(kFirstPause) {
+  KJ_REQUIRE(options_.path.size() < sizeof(sockaddr_un::sun_path), "the broker's path is too long");
   auto paf = kj::newPromiseAndFulfiller<void>();
   firstUpFulfiller_ = kj::mv(paf.fulfiller);
   firstUp_ = paf.promise.fork();
@@ -72,11 +73,17 @@ kj::Promise<void> BrokerLink::whenLost() {
 }
 
 kj::Promise<void> BrokerLink::keepConnected() {
-  return serve().then([this]() -> kj::Promise<void> {
-    auto pause = pause_;
-    pause_ = kj::min(pause_ * 2, kLongestPause);
-    return io_.provider->getTimer().afterDelay(pause).then([this] { return keepConnected(); });
-  });
+  return kj::evalNow([this] { return serve(); })
+      .catch_([this](kj::Exception&& e) {
+        // Short of descriptors or memory: an attempt that failed as others do.
+        connection_ = nullptr;
+        options_.onChange(false, e.getDescription().cStr());
+      })
+      .then([this]() -> kj::Promise<void> {
+        auto pause = pause_;
+        pause_ = kj::min(pause_ * 2, kLongestPause);
+        return io_.provider->getTimer().afterDelay(pause).then([this] { return keepConnected(); });
+      });
 }
 
 // One connection, from its beginning to its end.
@@ -107,7 +114,6 @@ kj::Promise<void> BrokerLink::serve() {
 kj::Maybe<kj::Own<kj::AsyncCapabilityStream>> BrokerLink::connect(std::string& error) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  KJ_REQUIRE(options_.path.size() < sizeof address.sun_path, "the broker's path is too long");
   memcpy(address.sun_path, options_.path.data(), options_.path.size());
   int raw;
   KJ_SYSCALL(raw = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), "socket");

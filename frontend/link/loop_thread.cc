@@ -86,7 +86,12 @@ bool LoopThread::drain() {
       stop = stopping_;
     }
     if (batch.empty()) return !stop;
-    for (auto& work : batch) work();
+    for (auto& work : batch) {
+      // One item's fault must not end everybody else's work.
+      KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&] { work(); })) {
+        KJ_LOG(ERROR, "work on the loop failed", *exception);
+      }
+    }
   }
 }
 

@@ -26,7 +26,8 @@ class LoopThread {
   KJ_DISALLOW_COPY(LoopThread);
 
   // Any thread. Runs `work` on the loop, in the order posted, outside of every
-  // promise continuation. Never blocks. Work must not throw.
+  // promise continuation. Never blocks. What `work` throws is logged and goes no
+  // further: whoever waits for it must be told by the work itself.
   void post(kj::Function<void()> work);
 
   // Any thread but the loop's. Runs `work` there and waits for it; rethrows
