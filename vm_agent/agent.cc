@@ -25,6 +25,8 @@ constexpr size_t kMaxLeftOvers = 64;
 constexpr size_t kLargePipeExecs = 16;
 // Programs can make zombies faster than they are buried.
 constexpr int kReapsPerTurn = 256;
+// How long all killing of one turn together may keep the others waiting.
+constexpr uint64_t kKillBudgetUs = 20 * 1000;
 constexpr uint64_t kLeftOverRetryUs = 20 * 1000;
 constexpr uint64_t kTrimAfterUs = 200 * 1000;
 constexpr uint64_t kEndGraceUs = 3 * 1000 * 1000;
@@ -59,8 +61,9 @@ void Agent::end(int code) {
   for (;;) {
     reap();
     bool gone = true;
+    uint64_t now = monotonicUs();
+    runExecTimers(now, now + kKillBudgetUs);
     for (auto& exec : execs_) {
-      exec->onTimer(monotonicUs());
       exec->settle();
       if (!exec->done()) {
         gone = false;
@@ -70,7 +73,7 @@ void Agent::end(int code) {
         leftOvers_.push_back({exec->number(), std::move(processes), true});
       }
     }
-    for (auto& left : leftOvers_) gone = left.processes->killPass() && gone;
+    for (auto& left : leftOvers_) gone = left.processes->killPass(0) && gone;
     if (gone || monotonicUs() >= until) _exit(code);
     timespec pause = {0, 1000 * 1000};
     nanosleep(&pause, nullptr);
@@ -231,9 +234,8 @@ void Agent::reap() {
 
 void Agent::runTimers() {
   uint64_t now = monotonicUs();
-  for (auto& exec : execs_) {
-    if (exec->nextTimer() <= now) exec->onTimer(now);
-  }
+  uint64_t killUntil = now + kKillBudgetUs;
+  runExecTimers(now, killUntil);
   if (now >= trimAt_) {
     trimAt_ = UINT64_MAX;
     pool_.clear();
@@ -242,8 +244,17 @@ void Agent::runTimers() {
   if (now < nextLeftOverKill_) return;
   for (auto& left : leftOvers_) {
     if (!left.killing && !left.processes->wantsKill()) continue;
-    left.processes->killPass();
+    left.processes->killPass(killUntil);
     nextLeftOverKill_ = now + kLeftOverRetryUs;
+  }
+}
+
+// The first may use up the time there is for killing, so each is first in turn.
+void Agent::runExecTimers(uint64_t now, uint64_t killUntil) {
+  ++firstTimer_;
+  for (size_t i = 0; i < execs_.size(); ++i) {
+    auto& exec = *execs_[(firstTimer_ + i) % execs_.size()];
+    if (exec.nextTimer() <= now) exec.onTimer(now, killUntil);
   }
 }
 

@@ -58,6 +58,7 @@ class Agent final : public ControlHandler, public StreamOwner {
   void onSignals();
   void reap();
   void runTimers();
+  void runExecTimers(uint64_t now, uint64_t killUntil);
   void sweep();
   int timeoutMs() const;
 
@@ -75,6 +76,7 @@ class Agent final : public ControlHandler, public StreamOwner {
   WatchedFd signals_;
   Control control_;
   bool reapAgain_ = false;
+  size_t firstTimer_ = 0;  // whose exec's turn it is to go first
   uint64_t nextLeftOverKill_ = 0;
   uint64_t trimAt_ = UINT64_MAX;  // when to give memory back
 };

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <fstream>
@@ -539,6 +540,47 @@ TEST(Agent, EofOfAStreamKillsItsExecsOnly) {
   EXPECT_TRUE(eventually([&]() { return !alive(main) && !alive(daemon); }));
   ASSERT_TRUE(second->waitOver(2));
   EXPECT_EQ((*second)[2].text(), "ready\ndone\n");
+}
+
+// Each exec's leaf lists a process that no kill removes, as one that hangs in the
+// kernel is: killing them all may not keep the agent from the rest.
+TEST(Agent, ManyKillsThatDoNotEndLeaveTimeForTheOthers) {
+  constexpr uint32_t kStuck = 60, kOther = 100;
+  AgentOptions options;
+  options.configure = [](guest::AgentConfig::Builder config) {
+    config.setJoin(guest::JoinMode::CGROUP_V1);
+    config.setMaxExecs(64);
+  };
+  TestAgent agent(kj::mv(options));
+  pid_t zombie;
+  KJ_SYSCALL(zombie = fork());
+  if (zombie == 0) _exit(0);
+  auto file = [&](const char* name, const std::string& text, int flags) {
+    std::string path = agent.workDir() + "/" + name;
+    std::ofstream(path) << text;
+    int fd;
+    KJ_SYSCALL(fd = open(path.c_str(), flags | O_CLOEXEC), path);
+    return kj::AutoCloseFd(fd);
+  };
+  auto stuck = file("stuck", std::to_string(zombie) + "\n", O_RDONLY);
+  auto empty = file("empty", "", O_RDONLY);
+  auto tasks = file("tasks", "", O_WRONLY);
+  auto first = agent.connect();
+  auto second = agent.connect();
+  for (uint32_t i = 1; i <= kStuck; ++i) {
+    agent.announce(i, {stuck.get(), tasks.get()});
+    first->start(i, shell("exec sleep 600"));
+    ASSERT_TRUE(first->waitStarted(i));
+  }
+  agent.announce(kOther, {empty.get(), tasks.get()});
+  first->close();
+  auto begin = std::chrono::steady_clock::now();
+  second->start(kOther, shell("true"));
+  ASSERT_TRUE(second->waitOver(kOther));
+  auto took = std::chrono::steady_clock::now() - begin;
+  EXPECT_TRUE((*second)[kOther].exited);
+  EXPECT_LT(took, std::chrono::milliseconds(1500));
+  waitpid(zombie, nullptr, 0);
 }
 
 TEST(Agent, EofOfTheControlSocketEndsEverything) {

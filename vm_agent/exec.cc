@@ -203,12 +203,11 @@ void Exec::kill(guest::KilledBy by) {
   if (state_ != State::kEnded) killedBy_ = by;
   killing_ = true;
   killStarted_ = monotonicUs();
-  pumpKill(killStarted_);
+  nextKill_ = 0;
 }
 
-void Exec::pumpKill(uint64_t now) {
-  if (!killing_) return;
-  if (processes_->killPass()) {
+void Exec::pumpKill(uint64_t now, uint64_t until) {
+  if (processes_->killPass(until)) {
     killing_ = false;
   } else {
     // One that hangs in the kernel must not keep the agent busy.
@@ -237,7 +236,7 @@ void Exec::streamDrained() {
 
 bool Exec::reaped(pid_t pid, int status, const rusage& usage) {
   if (processes_ == nullptr || !processes_->reaped(pid, status, usage)) return false;
-  if (killing_) pumpKill(monotonicUs());
+  nextKill_ = 0;  // it may have been the last
   return true;
 }
 
@@ -303,10 +302,10 @@ uint64_t Exec::nextTimer() const {
   return next;
 }
 
-void Exec::onTimer(uint64_t now) {
+void Exec::onTimer(uint64_t now, uint64_t killUntil) {
   bool alive = state_ == State::kStarting || state_ == State::kRunning;
   if (alive && now >= deadline_ && !killing_) kill(guest::KilledBy::DEADLINE);
-  if (killing_ && now >= nextKill_) pumpKill(now);
+  if (killing_ && now >= nextKill_) pumpKill(now, killUntil);
 }
 
 std::unique_ptr<Processes> Exec::leftOver() {

@@ -48,15 +48,17 @@ class Exec {
   bool takeStdin(kj::ArrayPtr<const kj::byte> bytes);
   void endStdin();
   void signal(int signal);
+  // Only marks it: onTimer(), which is due at once then, does the killing.
   void kill(guest::KilledBy by);
-  // The stream is closed: everything is killed and nobody is told.
+  // The stream is closed: everything is killed, as by kill(), and nobody is told.
   void streamGone();
   void streamDrained();
 
   bool reaped(pid_t pid, int status, const rusage& usage);
   // When onTimer wants to be called (monotonic us); UINT64_MAX: not at all.
   uint64_t nextTimer() const;
-  void onTimer(uint64_t now);
+  // Kills until `killUntil`, or for one round if that is over.
+  void onTimer(uint64_t now, uint64_t killUntil);
 
   // Once per turn of the loop: sends `exited` when all it waits for is there.
   void settle();
@@ -76,7 +78,7 @@ class Exec {
   void readFailurePipe();
   void mainEnded(const MainEnd& end);
   void begin();
-  void pumpKill(uint64_t now);
+  void pumpKill(uint64_t now, uint64_t until);
   void sendStarted();
   void sendExited();
   void closePipes();

@@ -19,7 +19,6 @@ namespace cordon::agent {
 
 namespace {
 
-constexpr uint64_t kPassUs = 20 * 1000;
 constexpr size_t kMaxListed = 65535;
 constexpr size_t kKillBatch = 32;  // descriptors held at once
 
@@ -46,11 +45,17 @@ std::vector<pid_t> parsePids(const std::string& text) {
   return pids;
 }
 
+// What the kernel says of a cgroup that was removed, which only an empty one is.
+bool saysRemoved(int error) {
+  return error == ENOENT || error == ENODEV;
+}
+
+// Nothing with errno set when it can't be read.
 std::optional<std::string> readAll(int fd) {
   std::string text;
   char buffer[4096];
   for (;;) {
-    ssize_t got = read(fd, buffer, sizeof(buffer));
+    ssize_t got = ::read(fd, buffer, sizeof(buffer));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return std::nullopt;
     if (got == 0) return text;
@@ -74,15 +79,15 @@ class LeafProcesses final : public Processes {
     if (main_ > 0) kill(main_, signal);
   }
 
-  bool killPass() override {
+  bool killPass(uint64_t until) override {
     // Main may not have joined its leaf yet.
     signalMain(SIGKILL);
-    uint64_t until = monotonicUs() + kPassUs;
     // Nothing is reaped in between: orphans of what dies here stay zombies of
     // ours and keep their places in the pids limit, so a fork bomb runs dry.
     for (;;) {
       auto pids = list();
-      if (!pids || pids->empty()) return main_ <= 0;
+      if (!pids) return false;
+      if (pids->empty()) return main_ <= 0;
       killListed(*pids);
       if (monotonicUs() >= until) return false;
       timespec dying = {0, 200 * 1000};
@@ -135,21 +140,33 @@ class LeafProcesses final : public Processes {
     return {};
   }
 
-  // The leaf's processes, sorted; nothing when it can't be read.
+  // The leaf's processes, sorted; none of a leaf that there never was or is no
+  // more. Nothing when it can't be read, such as for want of a descriptor.
   std::optional<std::vector<pid_t>> list() const {
-    if (leaf_->fds.empty()) return std::nullopt;
-    int raw = join_ == guest::JoinMode::CGROUP_V2
-                  ? openat(leaf_->fds[0], "cgroup.procs", O_RDONLY | O_CLOEXEC)
-                  : reopen(leaf_->fds[0]);
+    if (leaf_->fds.empty()) return std::vector<pid_t>();
+    if (auto text = read()) return parsePids(*text);
+    if (saysRemoved(errno)) return std::vector<pid_t>();
+    return std::nullopt;
+  }
+
+  // Nothing with errno set when it can't be read.
+  std::optional<std::string> read() const {
+    bool v2 = join_ == guest::JoinMode::CGROUP_V2;
+    int raw =
+        v2 ? openat(leaf_->fds[0], "cgroup.procs", O_RDONLY | O_CLOEXEC) : reopen(leaf_->fds[0]);
     if (raw >= 0) {
       kj::AutoCloseFd fd(raw);
       auto text = readAll(fd);
-      return text ? std::optional(parsePids(*text)) : std::nullopt;
+      int error = errno;
+      fd = nullptr;
+      errno = error;
+      return text;
     }
-    if (join_ == guest::JoinMode::CGROUP_V2) return std::nullopt;
-    if (lseek(leaf_->fds[0], 0, SEEK_SET) != 0) return std::nullopt;
-    auto text = readAll(leaf_->fds[0]);
-    return text ? std::optional(parsePids(*text)) : std::nullopt;
+    // What v1 keeps of the open file may be of a second ago: better than nothing
+    // where there is no /proc, but no answer where only descriptors are short.
+    bool shortage = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
+    if (v2 || shortage || lseek(leaf_->fds[0], 0, SEEK_SET) != 0) return std::nullopt;
+    return readAll(leaf_->fds[0]);
   }
 
   // v1 answers a second read of the same open file from a list that it keeps

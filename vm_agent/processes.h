@@ -35,9 +35,10 @@ class Processes {
   // Forks; the child becomes the program by itself. error 0: it is on its way.
   virtual SpawnFailure spawn(const ChildPlan& plan) = 0;
   virtual void signalMain(int signal) = 0;
-  // One bounded pass of SIGKILL over everything; true when nothing was left.
-  // Never blocks for longer than about 20 ms: call again until true.
-  virtual bool killPass() = 0;
+  // SIGKILL to everything, round after round; true when nothing was left. Ends
+  // after the first round that is over past `until` (monotonic us): call again
+  // until true. Also false when nobody can say what is left.
+  virtual bool killPass(uint64_t until) = 0;
   // The reaper waited for this pid; true when it was one of these processes'
   // own (main, or the exec's subreaper).
   virtual bool reaped(pid_t pid, int status, const rusage& usage) = 0;

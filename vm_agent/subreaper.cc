@@ -152,7 +152,8 @@ class SubreaperProcesses final : public Processes {
 
   void signalMain(int signal) override { order({Order::kSignal, signal}); }
 
-  bool killPass() override {
+  // One walk in any case, without waiting.
+  bool killPass(uint64_t) override {
     if (reaper_ > 0) {
       // Once: it goes on by itself until nothing is left.
       if (!ordered_) ordered_ = order({Order::kKill, 0});
@@ -171,7 +172,7 @@ class SubreaperProcesses final : public Processes {
     registry_.pids.erase(pid);
     // It only leaves by itself when it has no child left.
     lost_ = !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    if (lost_) killPass();
+    if (lost_) killPass(0);
     if (!ended_) {
       // Nobody saw main end; it is being killed, so that is what is said.
       MainEnd end = {};
