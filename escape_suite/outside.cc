@@ -121,15 +121,6 @@ bool hasArgument(const std::string& commandLine, const std::string& wanted) {
 
 }  // namespace
 
-Fd::~Fd() {
-  if (fd >= 0) close(fd);
-}
-
-Fd& Fd::operator=(Fd&& other) noexcept {
-  std::swap(fd, other.fd);
-  return *this;
-}
-
 std::string randomName() {
   unsigned char bytes[16];
   if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) fail("getrandom");

@@ -5,21 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "frontend/cli/fd.h"
+
 namespace cordon::escape {
 
-// An owned descriptor.
-class Fd {
- public:
-  explicit Fd(int owned = -1) : fd(owned) {}
-  ~Fd();
-  Fd(Fd&& other) noexcept : fd(other.fd) { other.fd = -1; }
-  Fd& operator=(Fd&& other) noexcept;
-  int get() const { return fd; }
-  explicit operator bool() const { return fd >= 0; }
-
- private:
-  int fd;
-};
+using cli::Fd;
 
 // 32 random hex digits.
 std::string randomName();

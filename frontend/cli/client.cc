@@ -4,7 +4,6 @@
 #include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -12,6 +11,7 @@
 #include <mutex>
 #include <utility>
 
+#include "frontend/cli/fd.h"
 #include "frontend/cli/stdin_pump.h"
 #include "ipc/agent.grpc.pb.h"
 
@@ -105,11 +105,9 @@ int connectError(const std::string& address) {
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   memcpy(name.sun_path, address.c_str() + 5, address.size() - 5);
-  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return errno;
-  int error = connect(fd, reinterpret_cast<sockaddr*>(&name), sizeof(name)) < 0 ? errno : 0;
-  close(fd);
-  return error;
+  cli::Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) return errno;
+  return connect(fd.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name)) < 0 ? errno : 0;
 }
 
 class Collector {
@@ -147,17 +145,12 @@ class Requests {
   explicit Requests(Call& target) : call(target) {}
   bool send(const v1::ExecRequest& request) {
     std::lock_guard lock(mutex);
-    return open && call.Write(request);
-  }
-  void close() {
-    std::lock_guard lock(mutex);
-    open = false;
+    return call.Write(request);
   }
 
  private:
   Call& call;
   std::mutex mutex;
-  bool open = true;
 };
 
 // Outlives the call, in the hands of whoever sends signals.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +11,7 @@
 #include <thread>
 
 #include "frontend/cli/fake_service.h"
+#include "frontend/cli/interrupts.h"
 #include "frontend/cli/render.h"
 
 namespace cordon::cli {
@@ -85,6 +87,34 @@ class CommandTest : public testing::Test {
   std::unique_ptr<grpc::Server> server;
   int stdinBefore = -1;
 };
+
+// First, while no thread of a service opens or closes descriptors.
+TEST(Interrupts, WhatCannotBeSetUpLeavesNothingBehind) {
+  auto lowestFree = [] {
+    Fd fd(check(open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null"));
+    return fd.get();
+  };
+  auto blocked = [] {
+    sigset_t now{};
+    pthread_sigmask(SIG_SETMASK, nullptr, &now);
+    return sigismember(&now, SIGTERM) == 1;
+  };
+  int lowest = lowestFree();
+  rlimit before{};
+  check(getrlimit(RLIMIT_NOFILE, &before), "getrlimit");
+  rlimit few = before;
+  few.rlim_cur = rlim_t(lowest) + 1;  // room for the signalfd alone
+  check(setrlimit(RLIMIT_NOFILE, &few), "setrlimit");
+  EXPECT_THROW(Interrupts(std::stop_source()), std::system_error);
+  check(setrlimit(RLIMIT_NOFILE, &before), "setrlimit");
+  EXPECT_FALSE(blocked());
+  EXPECT_EQ(lowestFree(), lowest);
+  {
+    Interrupts interrupts{std::stop_source()};
+    EXPECT_TRUE(blocked());
+  }
+  EXPECT_FALSE(blocked());
+}
 
 TEST(CommandLine, HelpShowsExamples) {
   for (const char* name :

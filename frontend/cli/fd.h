@@ -1,5 +1,6 @@
 // A file descriptor that closes itself, and system calls that keep errno.
 #pragma once
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -7,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-namespace cordon::up {
+namespace cordon::cli {
 
 class Fd {
  public:
@@ -35,4 +36,14 @@ Result check(Result result, const std::string& what) {
   return result;
 }
 
-}  // namespace cordon::up
+struct Pipe {
+  Fd read, write;
+};
+
+inline Pipe makePipe() {
+  int ends[2];
+  check(pipe2(ends, O_CLOEXEC), "pipe2");
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+}  // namespace cordon::cli

@@ -5,6 +5,8 @@
 #include <stop_token>
 #include <thread>
 
+#include "frontend/cli/fd.h"
+
 namespace cordon::cli {
 
 // While it lives: the first of these signals requests a stop, the second one
@@ -12,6 +14,7 @@ namespace cordon::cli {
 // before any other thread, since it blocks the signals in the calling thread.
 class Interrupts {
  public:
+  // Throws std::system_error, and then nothing is blocked.
   explicit Interrupts(std::stop_source stop);
   ~Interrupts();
   Interrupts(const Interrupts&) = delete;
@@ -21,13 +24,26 @@ class Interrupts {
   int signal() const { return came; }
 
  private:
+  // Blocks signals in the thread that made it, for as long as it lives.
+  class Blocked {
+   public:
+    explicit Blocked(const sigset_t& set) { pthread_sigmask(SIG_BLOCK, &set, &before); }
+    ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+    Blocked(const Blocked&) = delete;
+    Blocked& operator=(const Blocked&) = delete;
+
+   private:
+    sigset_t before{};
+  };
+
+  Interrupts(std::stop_source stop, const sigset_t& wanted);
   void watch();
 
   std::stop_source stop;
-  sigset_t before{};
   std::atomic<int> came = 0;
-  int signals = -1;
-  int wake[2] = {-1, -1};
+  Blocked blocked;
+  Fd signals;
+  Pipe wake;  // its write end closed: the thread ends
   std::thread thread;
 };
 

@@ -1,11 +1,9 @@
 #include "frontend/cli/stdin_pump.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 #include <vector>
 
 namespace cordon::client {
@@ -17,7 +15,7 @@ StdinPump::StdinPump(std::optional<std::string> bytes, int fd,
                      std::function<bool(std::string)> sendChunk, std::function<void()> atEnd)
     : send(std::move(sendChunk)), finish(std::move(atEnd)) {
   if (!bytes && fd < 0) return;
-  if (pipe2(wake, O_CLOEXEC) < 0) throw std::system_error(errno, std::system_category(), "pipe2");
+  wake = cli::makePipe();
   thread = std::thread([this, fd, given = std::move(bytes)] {
     if (given) {
       pumpBytes(*given);
@@ -33,9 +31,8 @@ StdinPump::~StdinPump() {
 
 void StdinPump::stop() {
   if (!thread.joinable()) return;
-  close(wake[1]);
+  wake.write = cli::Fd();
   thread.join();
-  close(wake[0]);
 }
 
 void StdinPump::pumpBytes(const std::string& bytes) {
@@ -48,7 +45,7 @@ void StdinPump::pumpBytes(const std::string& bytes) {
 void StdinPump::pumpFd(int fd) {
   std::vector<char> buffer(kChunk);
   while (true) {
-    pollfd ready[2] = {{fd, POLLIN, 0}, {wake[0], POLLIN, 0}};
+    pollfd ready[2] = {{fd, POLLIN, 0}, {wake.read.get(), POLLIN, 0}};
     if (poll(ready, 2, -1) < 0) {
       if (errno == EINTR) continue;
       break;

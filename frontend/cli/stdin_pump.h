@@ -6,6 +6,8 @@
 #include <string>
 #include <thread>
 
+#include "frontend/cli/fd.h"
+
 namespace cordon::client {
 
 class StdinPump {
@@ -30,7 +32,7 @@ class StdinPump {
 
   std::function<bool(std::string)> send;
   std::function<void()> finish;
-  int wake[2] = {-1, -1};  // a pipe; its write end closed: stop
+  cli::Pipe wake;  // its write end closed: stop
   std::thread thread;
 };
 

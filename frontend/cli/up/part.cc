@@ -168,9 +168,7 @@ std::string Ending::text() const {
 
 Part::Part(const PartSpec& spec) {
   Fd program(check(open(spec.program.c_str(), O_PATH | O_CLOEXEC), spec.program));
-  int ends[2];
-  check(pipe2(ends, O_CLOEXEC), "pipe2");
-  Fd told(ends[0]), tell(ends[1]);
+  auto [told, tell] = cli::makePipe();
   pid_t parent = getpid();
   process = check(fork(), "fork");
   if (process == 0) becomePart(spec, program.get(), tell.get(), parent);

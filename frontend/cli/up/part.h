@@ -6,9 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "frontend/cli/up/fd.h"
+#include "frontend/cli/fd.h"
 
 namespace cordon::up {
+
+using cli::check;
+using cli::Fd;
 
 // Whose privileges a part keeps.
 struct Identity {

@@ -4,9 +4,12 @@
 
 #include <string>
 
-#include "frontend/cli/up/fd.h"
+#include "frontend/cli/fd.h"
 
 namespace cordon::up {
+
+using cli::check;
+using cli::Fd;
 
 class StateDirectory {
  public:
