@@ -7,6 +7,7 @@
 #include "escape_suite/runner.h"
 #include "frontend/cli/client.h"
 #include "frontend/cli/interrupts.h"
+#include "frontend/cli/render.h"
 
 namespace cordon::escape {
 namespace {
@@ -17,52 +18,6 @@ namespace v1 = cordon::v1;
 constexpr int64_t kTimeToLiveMs = 5 * 60 * 1000;
 // Past the exec's own deadline: then the service is taken for stuck.
 constexpr std::chrono::milliseconds kPatience{30'000};
-
-const char* controlName(v1::Control control) {
-  switch (control) {
-    case v1::NONE:
-      return "none";
-    case v1::MEMORY:
-      return "memory";
-    case v1::PROCESSES:
-      return "processes";
-    case v1::HOST_LIMIT:
-      return "host_limit";
-    case v1::CPU_TIME:
-      return "cpu_time";
-    case v1::FILE_SIZE:
-      return "file_size";
-    case v1::DISK:
-      return "disk";
-    case v1::WALL_CLOCK:
-      return "wall_clock";
-    case v1::OUTPUT:
-      return "output";
-    case v1::SYSCALL:
-      return "syscall";
-    case v1::CANCELLED:
-      return "cancelled";
-    case v1::SANDBOX_LOST:
-      return "sandbox_lost";
-    default:
-      return "unknown";
-  }
-}
-
-const char* sourceName(v1::Source source) {
-  switch (source) {
-    case v1::KERNEL:
-      return "kernel";
-    case v1::AGENT:
-      return "agent";
-    case v1::GUEST:
-      return "guest";
-    case v1::FRONTEND:
-      return "frontend";
-    default:
-      return "unknown";
-  }
-}
 
 // What an exec may narrow; the rest belongs to the sandbox.
 void setExecLimits(v1::Limits& to, const RowLimits& from) {
@@ -104,15 +59,13 @@ ExecReport reportOf(const v1::Result& result) {
       report.code = -1;
       break;
   }
-  const v1::Verdict& verdict = result.verdict();
-  report.control = controlName(verdict.control());
-  report.stopped = verdict.stopped();
-  for (int other : verdict.others()) {
-    report.others.emplace_back(controlName(static_cast<v1::Control>(other)));
-  }
-  for (const v1::Evidence& evidence : verdict.evidence()) {
-    report.evidence.push_back(Counter{evidence.counter(), evidence.before(), evidence.after(),
-                                      sourceName(evidence.source())});
+  verdict::Verdict verdict = cli::fromMessage(result.verdict());
+  report.control = name(verdict.control);
+  report.stopped = verdict.stopped;
+  for (verdict::Control other : verdict.others) report.others.emplace_back(name(other));
+  for (const verdict::Evidence& evidence : verdict.evidence) {
+    report.evidence.push_back(
+        Counter{evidence.counter, evidence.before, evidence.after, name(evidence.source)});
   }
   report.wallMs = result.usage().wall_ms();
   report.cpuMs = result.usage().cpu_user_ms() + result.usage().cpu_system_ms();
