@@ -137,6 +137,7 @@ Listeners::Listeners(const std::vector<std::string>& addresses) {
   listenInet("127.0.0.1", 0, SOCK_STREAM);
   port = portOf(listeners.back().fd.get());
   listenInet("127.0.0.1", port, SOCK_DGRAM);
+  listenIpv6();
   listenAbstract();
   listenVsock();
   for (const std::string& address : addresses) {
@@ -162,6 +163,16 @@ void Listeners::listenInet(const std::string& text, int wantedPort, int type) {
       std::string(datagram ? "udp " : "tcp ") + text + " port " + std::to_string(bound);
   listeners.push_back(
       Listener{std::move(name), std::move(fd), datagram, inetAddress(text, bound).bytes()});
+}
+
+void Listeners::listenIpv6() {
+  try {
+    listenInet("::1", port, SOCK_STREAM);
+  } catch (const std::system_error& error) {
+    int reason = error.code().value();
+    if (reason != EAFNOSUPPORT && reason != EADDRNOTAVAIL) throw;
+    ipv6Missing = error.what();
+  }
 }
 
 void Listeners::listenAbstract() {

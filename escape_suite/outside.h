@@ -14,8 +14,9 @@ using cli::Fd;
 // 32 random hex digits.
 std::string randomName();
 
-// Listeners on the host's loopback (TCP and UDP over IPv4), on an abstract unix
-// socket, on vsock where the kernel has it, and on further TCP addresses.
+// Listeners on the host's loopback (TCP and UDP over IPv4, TCP over IPv6 where
+// the host has it), on an abstract unix socket, on vsock where the kernel has it, and on further
+// TCP addresses.
 class Listeners {
  public:
   // Throws std::system_error when one that is asked for can't be opened.
@@ -23,6 +24,8 @@ class Listeners {
 
   int tcpPort() const { return port; }
   int vsockPort() const { return vsock; }
+  // Why there is none on ::1, at the port of the others; "": there is one.
+  const std::string& noIpv6() const { return ipv6Missing; }
   const std::string& abstractName() const { return abstract; }
   // ADDRESS, PORT, ...
   std::vector<std::string> addresses() const;
@@ -41,12 +44,14 @@ class Listeners {
     std::string address;  // sockaddr bytes, to reach it
   };
   void listenInet(const std::string& address, int wantedPort, int type);
+  void listenIpv6();
   void listenAbstract();
   void listenVsock();
 
   std::vector<Listener> listeners;
   std::vector<std::string> further;
   std::string abstract;
+  std::string ipv6Missing;
   int port = 0;
   int vsock = 0;
 };

@@ -67,6 +67,7 @@ struct ExecReport {
 struct Outside {
   bool listening = false;          // every listener answered to ourselves first
   std::vector<std::string> heard;  // listeners that something else reached
+  std::string noIpv6;              // why there was no listener on ::1; "" = there was
   bool filesChecked = false;       // each place could be looked at
   std::vector<std::string> files;  // found on the host
   bool daemonSeen = false;         // while the sandbox lived

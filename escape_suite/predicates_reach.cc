@@ -12,6 +12,9 @@ Judgement connectOutside(const Observation& o) {
   Judgement judgement = allRefused(o, "network");
   if (judgement.containment == Containment::kContained) {
     judgement.evidence = "nothing arrived outside; " + judgement.evidence;
+    if (!o.outside.noIpv6.empty()) {
+      judgement.evidence += "; IPv6 was not tried: " + o.outside.noIpv6;
+    }
   }
   return judgement;
 }

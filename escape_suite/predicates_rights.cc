@@ -20,11 +20,12 @@ Judgement killAll(const Observation& o) {
                                : inconclusive(howItEnded(o.exec));
   }
   if (o.facts.last("survived") != 1) return inconclusive(howItEnded(o.exec));
-  if (o.facts.most("bait") == 0 && o.facts.most("killed") == 0) {
-    return inconclusive("the signal reached nobody");
-  }
+  // Who survived a signal that never went out has proved nothing.
+  int64_t error = o.facts.last("kill_error").value_or(-1);
+  if (error != 0) return inconclusive("kill -9 -1 was refused: " + errnoName(error));
+  if (o.facts.most("bait_killed") == 0) return inconclusive("the signal reached nobody");
   return contained("privileges",
-                   number(o.facts.most("bait")) + " of its own killed, the agent answers");
+                   number(o.facts.most("bait_killed")) + " of its own killed, the agent answers");
 }
 
 Judgement daemonOutlives(const Observation& o) {

@@ -170,6 +170,13 @@ TEST(Connect, WhatArrivedCountsWhateverTheProgramSays) {
   expectEscaped(o);
 }
 
+TEST(Connect, WhereThereIsNoIpv6TheEvidenceSaysSo) {
+  Observation o = observe("connect", "FACT try_loopback_tcp=111\n");
+  o.outside.noIpv6 = "bind ::1: Cannot assign requested address";
+  expectContained(o, "network");
+  EXPECT_NE(judge(o).evidence.find("IPv6 was not tried"), std::string::npos);
+}
+
 TEST(Connect, WithoutListenersNothingIsKnown) {
   Observation o = observe("connect", "FACT try_loopback_tcp=111\n");
   o.outside.listening = false;
@@ -305,10 +312,13 @@ TEST(Files, ByCountAndByNumber) {
 // ---- The extended set ----
 
 TEST(KillAll, TheSignalMustHaveGoneOut) {
-  expectContained(observe("kill_all", "FACT seen=3 reachable=0\nFACT killed=0 bait=3 survived=1\n"),
-                  "privileges");
-  expectInconclusive(
-      observe("kill_all", "FACT seen=3 reachable=0\nFACT killed=0 bait=0 survived=1\n"));
+  const std::string seen = "FACT seen=3 reachable=0\n";
+  auto ended = [&](const char* facts) { return observe("kill_all", seen + facts); };
+  expectContained(ended("FACT kill_error=0 bait_killed=3 survived=1\n"), "privileges");
+  expectInconclusive(ended("FACT kill_error=0 bait_killed=0 survived=1\n"));
+  expectInconclusive(ended("FACT kill_error=1 bait_killed=0 survived=1\n"));
+  expectInconclusive(ended("FACT kill_error=1 bait_killed=3 survived=1\n"));
+  expectInconclusive(ended("FACT bait_killed=3 survived=1\n"));
   expectInconclusive(stopped("kill_all", "FACT seen=3 reachable=0\n", "none"));
   Observation onHost = observe("kill_all", "FACT seen=80 reachable=80\n");
   onHost.armed = false;

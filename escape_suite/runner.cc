@@ -190,7 +190,10 @@ class RowRun {
 
   void watch(Observation& seen) {
     seen.outside.listening = listening;
-    if (listeners.has_value()) seen.outside.heard = listeners->heard();
+    if (listeners.has_value()) {
+      seen.outside.heard = listeners->heard();
+      seen.outside.noIpv6 = listeners->noIpv6();
+    }
     if (hostPlaces.has_value()) {
       seen.outside.files = hostPlaces->found(&seen.outside.filesChecked);
     }

@@ -129,14 +129,14 @@ void killAll(const Arguments& arguments) {
     if (child == 0) waitToBeKilled();
   }
   int error = errorOf(kill(-1, SIGKILL));
-  int killed = 0;
+  int baitKilled = 0;
   for (pid_t child : bait) {
     int status = 0;
     if (child > 0 && waitpid(child, &status, 0) == child) {
-      killed += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+      baitKilled += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     }
   }
-  report({{"killed", error}, {"bait", killed}, {"survived", 1}});
+  report({{"kill_error", error}, {"bait_killed", baitKilled}, {"survived", 1}});
 }
 
 void alive(const Arguments&) {

@@ -1,5 +1,6 @@
 """The escape suite: contained on runc, and able to escape where nothing holds it."""
 import os
+import pathlib
 import subprocess
 
 import pytest
@@ -64,6 +65,18 @@ def test_on_the_host_runtime_as_root_at_least_five_escape(host):
     assert result["escaped"] == len(escaped) >= 5, result["rows"]
     assert result["contained"] + result["escaped"] + result["inconclusive"] == len(result["rows"]) == 13
     assert support.read_text("/proc/self/mountinfo") == mounts, "the suite cleans up its mount"
+
+
+@pytest.mark.host
+def test_every_listener_is_reached_where_nothing_is_in_between(host):
+    """Else not to reach it would prove nothing."""
+    _, result = table(host, "--runtime", "host", "--only", "connect")
+    row, = result["rows"]
+    assert row["outcome"] == "escaped"
+    wanted = ["tcp 127.0.0.1 port", "udp 127.0.0.1 port", "abstract unix socket"]
+    if pathlib.Path("/proc/net/if_inet6").exists():
+        wanted.append("tcp ::1 port")
+    assert [name for name in wanted if name not in row["evidence"]] == [], row
 
 
 @pytest.fixture
