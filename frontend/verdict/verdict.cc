@@ -102,8 +102,8 @@ bool endedByAgentsDeadline(const Facts& facts) {
 
 void addWaitStatus(Finding& finding, const Facts& facts) {
   if (!facts.exit || !facts.exit->signaled) return;
-  finding.evidence.push_back({"wait status of main, signal", 0, facts.exit->code,
-                              facts.kernelSawExit ? Source::kKernel : Source::kAgent});
+  finding.evidence.push_back(
+      {"wait status of main, signal", 0, facts.exit->code, Source::kAgent});
 }
 
 // --- one control each -------------------------------------------------------

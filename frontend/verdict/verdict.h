@@ -86,8 +86,6 @@ struct Facts {
   bool initExited = false;
   bool initSignaled = false;
   uint32_t initCode = 0;
-  // The exit status itself is the kernel's (waitid on the host side).
-  bool kernelSawExit = false;
 };
 
 struct Evidence {

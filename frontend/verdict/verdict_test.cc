@@ -132,7 +132,6 @@ const std::vector<Token>& tokens() {
       {std::regex("main lost"), [](Facts& f, const std::smatch&) { f.exit.reset(); }},
       {std::regex("main cpu (\\w+)"),
        [](Facts& f, const std::smatch& m) { exitOf(f).cpuUs = quantity(m[1], 1'000'000); }},
-      {std::regex("kernel saw exit"), [](Facts& f, const std::smatch&) { f.kernelSawExit = true; }},
       {std::regex("fired (deadline|cancel|cpu_time)"),
        [](Facts& f, const std::smatch& m) {
          f.fired = m[1] == "deadline" ? Fired::kDeadline
