@@ -252,7 +252,7 @@ void ExecCall::onStarted() {
   });
 }
 
-void ExecCall::onOutput(unsigned stream, uint64_t offset, grpc::Slice bytes, size_t cost) {
+bool ExecCall::onOutput(unsigned stream, uint64_t offset, grpc::Slice bytes, size_t cost) {
   sendStarted();
   auto& delivered = delivered_[stream];
   uint64_t allowed = bytes.size();
@@ -261,13 +261,14 @@ void ExecCall::onOutput(unsigned stream, uint64_t offset, grpc::Slice bytes, siz
   }
   if (discarding_) allowed = 0;
   delivered.dropped += bytes.size() - allowed;
-  if (allowed == 0) return;
+  if (allowed == 0) return false;
   delivered.bytes += allowed;
   if (allowed < bytes.size()) bytes = bytes.sub(0, allowed);
   if (!pending_.accepts(stream, offset)) full_.push_back(std::exchange(pending_, {}));
   auto before = pending_.cost();
   pending_.add(stream, offset, std::move(bytes), cost);
   held_ += pending_.cost() - before;
+  return true;
 }
 
 void ExecCall::onCredit(uint32_t) {}  // onBatch() looks

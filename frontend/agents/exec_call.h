@@ -95,7 +95,7 @@ class ExecCall final : private GuestSink,
 
   // GuestSink
   void onStarted() override;
-  void onOutput(unsigned stream, uint64_t offset, grpc::Slice bytes, size_t cost) override;
+  bool onOutput(unsigned stream, uint64_t offset, grpc::Slice bytes, size_t cost) override;
   void onCredit(uint32_t bytes) override;
   void onExited(GuestExit exit) override;
   void onFailed(GuestFailure failure) override;

@@ -135,11 +135,24 @@ kj::ArrayPtr<kj::byte> GuestStream::space() {
   if (buffer_.size() - filled_ < wanted) {
     auto next = newBuffer(kBuffer);
     if (held > 0) memcpy(data(next), data(buffer_) + begin_, held);
+    if (held_) owed_ += buffer_.size() - charged_;
+    held_ = false;
+    charged_ = 0;
     buffer_ = next;
     begin_ = 0;
     filled_ = held;
   }
   return {data(buffer_) + filled_, buffer_.size() - filled_};
+}
+
+size_t GuestStream::due(bool copied) const {
+  return owed_ + (held_ || !copied ? begin_ - charged_ : 0);
+}
+
+void GuestStream::paid(bool copied) {
+  owed_ = 0;
+  held_ = held_ || !copied;
+  if (held_) charged_ = begin_;
 }
 
 bool GuestStream::commit(size_t bytes) {
@@ -188,7 +201,7 @@ struct GuestStream::Visitor {
     return GuestFault::kNone;
   }
 
-  GuestFault output(guest::Output::Reader output, kj::ArrayPtr<const kj::byte> payload) {
+  GuestFault output(guest::Output::Reader output) {
     if (output.getExec() != self.exec_) return GuestFault::kWrongExec;
     auto stream = static_cast<unsigned>(output.getStream());
     if (stream > 1) return GuestFault::kBadMessage;
@@ -200,13 +213,12 @@ struct GuestStream::Visitor {
     }
     end = offset + bytes.size();
     self.started_ = self.answered_ = true;
-    if (bytes.size() < kCopyBelow) {
-      self.sink_.onOutput(stream, offset, grpc::Slice(bytes.begin(), bytes.size()),
-                          bytes.size() + kSliceOverhead);
-    } else {
-      auto at = static_cast<size_t>(bytes.begin() - data(self.buffer_));
-      self.sink_.onOutput(stream, offset, self.buffer_.sub(at, at + bytes.size()), payload.size());
-    }
+    bool copied = bytes.size() < kCopyBelow;
+    auto at = static_cast<size_t>(bytes.begin() - data(self.buffer_));
+    auto piece =
+        copied ? grpc::Slice(bytes.begin(), bytes.size()) : self.buffer_.sub(at, at + bytes.size());
+    auto cost = (copied ? bytes.size() : 0) + kSliceOverhead + self.due(copied);
+    if (self.sink_.onOutput(stream, offset, std::move(piece), cost)) self.paid(copied);
     return GuestFault::kNone;
   }
 
@@ -288,7 +300,7 @@ GuestFault GuestStream::decode(kj::ArrayPtr<const kj::byte> payload) {
     case guest::GuestMessage::STARTED:
       return visit.started(message.getStarted());
     case guest::GuestMessage::OUTPUT:
-      return visit.output(message.getOutput(), payload);
+      return visit.output(message.getOutput());
     case guest::GuestMessage::STDIN_CREDIT:
       return visit.credit(message.getStdinCredit());
     case guest::GuestMessage::EXITED:

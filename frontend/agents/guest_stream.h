@@ -75,8 +75,10 @@ class GuestSink {
  public:
   virtual ~GuestSink() noexcept(false) = default;
   virtual void onStarted() = 0;
-  // `bytes` keeps its memory by itself; `cost` is how much of it that is.
-  virtual void onOutput(unsigned stream, uint64_t offset, grpc::Slice bytes, size_t cost) = 0;
+  // `bytes` keeps its memory by itself. `cost`: what it holds of that, and what
+  // the outputs kept before it turned out to hold besides. False: it was not
+  // kept, and whatever is kept next takes the cost over.
+  virtual bool onOutput(unsigned stream, uint64_t offset, grpc::Slice bytes, size_t cost) = 0;
   virtual void onCredit(uint32_t bytes) = 0;
   virtual void onExited(GuestExit exit) = 0;
   virtual void onFailed(GuestFailure failure) = 0;
@@ -110,6 +112,9 @@ class GuestStream {
   GuestFault decodeFrames();
   GuestFault decode(kj::ArrayPtr<const kj::byte> payload);
   struct Visitor;
+  // What keeping a piece of buffer_ (or nothing of it: `copied`) costs now.
+  size_t due(bool copied) const;
+  void paid(bool copied);
 
   GuestSink& sink_;
   const uint32_t exec_;
@@ -124,6 +129,13 @@ class GuestStream {
   // never written again.
   grpc::Slice buffer_;
   size_t begin_ = 0, filled_ = 0;
+
+  // One small piece holds all of its buffer, and what else is in there may be
+  // padding. So a buffer that is held is charged to what is kept, up to its
+  // end, a buffer late at most.
+  bool held_ = false;   // a piece of buffer_ was kept
+  size_t charged_ = 0;  // of buffer_, from its beginning
+  size_t owed_ = 0;     // by the buffers before it
 };
 
 }  // namespace cordon::agents

@@ -26,13 +26,14 @@ class Sink final : public agents::GuestSink {
   ~Sink() noexcept(false) override {}
 
   void onStarted() override { require(!ended_ && ++started_ == 1); }
-  void onOutput(unsigned stream, uint64_t offset, grpc::Slice bytes, size_t cost) override {
+  bool onOutput(unsigned stream, uint64_t offset, grpc::Slice bytes, size_t cost) override {
     require(!ended_ && stream < 2 && bytes.size() > 0 && cost >= bytes.size());
     require(offset >= end_[stream]);
     end_[stream] = offset + bytes.size();
     for (auto byte : bytes) sum_ += byte;
     delivered_ += bytes.size();
     require(delivered_ <= input_);
+    return delivered_ % 2 == 0;
   }
   void onCredit(uint32_t bytes) override { require(!ended_ && bytes > 0); }
   void onExited(agents::GuestExit exit) override {

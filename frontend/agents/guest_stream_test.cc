@@ -19,11 +19,14 @@ constexpr uint32_t kExec = 3;
 struct Sink final : GuestSink {
   ~Sink() noexcept(false) override {}
   void onStarted() override { ++started; }
-  void onOutput(unsigned stream, uint64_t offset, grpc::Slice bytes, size_t cost) override {
+  bool onOutput(unsigned stream, uint64_t offset, grpc::Slice bytes, size_t cost) override {
     EXPECT_GE(cost, bytes.size());
+    if (dropping[stream]) return false;
+    charged += cost;
     offsets.push_back(offset);
     out[stream].append(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
     kept.push_back(std::move(bytes));
+    return true;
   }
   void onCredit(uint32_t bytes) override { credit += bytes; }
   void onExited(GuestExit e) override { exit = std::move(e); }
@@ -33,6 +36,8 @@ struct Sink final : GuestSink {
   std::string out[2];
   std::vector<uint64_t> offsets;
   std::vector<grpc::Slice> kept;
+  bool dropping[2] = {false, false};
+  size_t charged = 0;
   uint64_t credit = 0;
   std::optional<GuestExit> exit;
   std::optional<GuestFailure> failure;
@@ -106,6 +111,20 @@ GuestFault faultOf(const std::string& bytes, bool withStdin = false, bool start 
   return feed(stream, bytes);
 }
 
+// The same message with `words` of padding behind it, in its one segment.
+std::string padded(const std::string& frame, size_t words) {
+  std::string out = frame + std::string(words * 8, '\0');
+  auto add = [&](size_t at, size_t more) {
+    uint32_t value;
+    memcpy(&value, out.data() + at, sizeof value);
+    value += static_cast<uint32_t>(more);
+    memcpy(out.data() + at, &value, sizeof value);
+  };
+  add(0, words * 8);                       // the frame's length
+  add(ipc::kFrameHeaderBytes + 4, words);  // the segment's
+  return out;
+}
+
 TEST(GuestStream, AWholeConversationInPiecesOfAnySize) {
   std::string big(60'000, 'b');
   auto all = hello() + started() + output(0, "small") + output(5, big) + output(0, "err", 1) +
@@ -137,6 +156,52 @@ TEST(GuestStream, AWholeConversationInPiecesOfAnySize) {
     EXPECT_EQ(sink.exit->scratch[0].freeBytes, 7u);
     EXPECT_TRUE(stream.ended());
   }
+}
+
+// A piece of 4 KiB holds its buffer of 256 KiB; the rest of each buffer is
+// filled with frames that cost nothing by themselves.
+TEST(GuestStream, WhatAPieceHoldsIsChargedWhateverSurroundsIt) {
+  constexpr size_t kBuffer = 256 * 1024;
+  constexpr size_t kPadding = (60 * 1024) / 8;
+  std::string piece(4096, 'p');
+  struct Filler {
+    const char* what;
+    std::function<std::string(uint64_t&)> make;
+  };
+  const Filler fillers[] = {
+      {"outputs of one byte", [](uint64_t& at) { return padded(output(at++, "x", 1), kPadding); }},
+      {"credit", [](uint64_t&) { return padded(credit(1), kPadding); }},
+  };
+  for (auto& filler : fillers) {
+    for (bool dropping : {false, true}) {
+      SCOPED_TRACE(testing::Message() << filler.what << (dropping ? ", dropped" : ""));
+      Sink sink;
+      sink.dropping[1] = dropping;
+      GuestStream stream(sink, kExec, true);
+      stream.started();
+      uint64_t other = 0;
+      size_t fed = 0;
+      ASSERT_EQ(feed(stream, hello() + started()), GuestFault::kNone);
+      for (size_t i = 0; i < 16; ++i) {
+        auto round = output(i * piece.size(), piece);
+        for (int k = 0; k < 4; ++k) round += filler.make(other);
+        ASSERT_EQ(feed(stream, round), GuestFault::kNone);
+        fed += round.size();
+      }
+      EXPECT_GE(sink.charged + kBuffer, fed);
+      EXPECT_LE(sink.charged, 2 * fed);
+    }
+  }
+}
+
+TEST(GuestStream, SmallOutputsAreCopiedAndCostWhatTheyTake) {
+  Sink sink;
+  GuestStream stream(sink, kExec, false);
+  stream.started();
+  std::string all = hello() + started();
+  for (uint64_t i = 0; i < 1000; ++i) all += padded(output(i, "x"), 100);
+  ASSERT_EQ(feed(stream, all), GuestFault::kNone);
+  EXPECT_LE(sink.charged, size_t{1000} * 256);
 }
 
 TEST(GuestStream, OutputAndExitNeedNoStarted) {
