@@ -695,6 +695,8 @@ TEST_F(AgentsTest, HostileGuestsEndTheirCallOnly) {
     EXPECT_EQ(broker_->killed, n) << what;
     EXPECT_EQ(broker_->ended, n) << what;
   }
+  // We ended those streams: no broker need wait for an init that lives.
+  EXPECT_EQ(broker_->streamsLost, 0);
   broker_->setScript([](FakeGuest& guest) {
     guest.greet();
     guest.exited(false, 0);
@@ -711,6 +713,7 @@ TEST_F(AgentsTest, AGuestThatNeverAnswersIsGivenUp) {
   EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::INTERNAL);
   EXPECT_EQ(outcome.reason, "GUEST_PROTOCOL");
   EXPECT_EQ(broker_->killed, 1);
+  EXPECT_EQ(broker_->streamsLost, 0);
 }
 
 TEST_F(AgentsTest, AStreamThatEndsIsALostSandbox) {
@@ -726,6 +729,7 @@ TEST_F(AgentsTest, AStreamThatEndsIsALostSandbox) {
   EXPECT_EQ(outcome.result->verdict().control(), v1::SANDBOX_LOST);
   EXPECT_EQ(outcome.out[0], "abc");
   EXPECT_EQ(broker_->killed, 1);
+  EXPECT_EQ(broker_->streamsLost, 1);
 }
 
 TEST_F(AgentsTest, TheBrokerDiesAndReturns) {

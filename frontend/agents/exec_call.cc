@@ -515,9 +515,7 @@ void ExecCall::kill() {
     request.setExec(exec_);
     tasks_.add(request.send().ignoreResult());
     after(kGiveUpGrace, [this] {
-      if (phase_ != Phase::kRunning) return;
-      streamLost_ = true;
-      windDown();
+      if (phase_ == Phase::kRunning) windDown();
     });
   });
 }
@@ -567,7 +565,9 @@ kj::Promise<void> ExecCall::endExec() {
   }
   auto request = sandbox_.endExecRequest();
   request.setExec(exec_);
-  request.setStreamLost(!exit_ && !failure_);
+  // Only what ended unasked says that the init may be dead: the broker waits
+  // for it. A stream that we closed ended because we closed it.
+  request.setStreamLost(streamLost_ && !exit_ && !failure_);
   return request.send().then([this](capnp::Response<rpc::Sandbox::EndExecResults>&& response) {
     if (response.getStatus().getCode() != rpc::Code::OK) {
       if (!error_) error_ = fromStatus(response.getStatus());

@@ -151,7 +151,7 @@ class ExecCall final : private GuestSink,
   kj::Maybe<kj::Own<GuestIo>> io_;  // goes before stream_
   std::optional<GuestExit> exit_;
   std::optional<GuestFailure> failure_;
-  bool streamLost_ = false;  // it ended without a last message
+  bool streamLost_ = false;  // it ended unasked and without a last message
 
   // How it goes.
   bool cancelled_ = false, killed_ = false;

@@ -243,6 +243,8 @@ struct FakeSandbox final : public rpc::Sandbox::Server {
 
   kj::Promise<void> endExec(EndExecContext context) override {
     ++impl.broker.ended;
+    impl.broker.streamsLost += context.getParams().getStreamLost();
+    if (impl.broker.endHangs) return kj::NEVER_DONE;
     --entry->running;
     std::lock_guard lock(impl.broker.mutex_);
     counters(context.getResults().initAfter(static_cast<kj::uint>(impl.broker.counters_.size())),

@@ -94,6 +94,9 @@ class FakeBroker {
   Defaults defaults;
 
   std::atomic<int> acquired{0}, destroyed{0}, begun{0}, ended{0}, killed{0}, inspected{0};
+  std::atomic<int> streamsLost{0};  // of those ended
+  // While set, the broker does not answer endExec.
+  std::atomic<bool> endHangs{false};
   std::atomic<uint32_t> lastAcquireUid{0};
 
   struct Impl;
