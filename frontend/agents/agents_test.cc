@@ -187,6 +187,15 @@ class AgentsTest : public testing::Test {
     std::filesystem::remove_all(dir_);
   }
 
+  // The same service with these flags.
+  void restart(const std::vector<std::string>& flags) {
+    stub_.reset();
+    agents_.reset();
+    for (const char* name : {"/agents.sock", "/notify.sock"}) unlink((dir_ + name).c_str());
+    agents_.emplace(dir_, flags);
+    stub_ = v1::Agents::NewStub(agents_->channel());
+  }
+
   std::string acquire(const v1::SandboxSpec& spec = {}) {
     grpc::ClientContext context;
     v1::AcquireRequest request;
@@ -1017,6 +1026,54 @@ TEST_F(AgentsTest, ConnectionsArePerUserLimitedAndComeBack) {
     kj::AutoCloseFd again(connected(agents_->socket()));
     return !closedAtOnce(again);
   }));
+}
+
+TEST_F(AgentsTest, CallsAreLimitedPerUser) {
+  restart({"--max-calls-per-user", "2"});
+  broker_->setScript(untilKilled);
+  auto id = acquire();
+  struct Open {
+    grpc::ClientContext context;
+    std::unique_ptr<ClientStream> stream;
+  };
+  std::vector<std::unique_ptr<Open>> open;
+  for (int i = 0; i < 2; ++i) {
+    auto& call = *open.emplace_back(std::make_unique<Open>());
+    call.stream = stub_->Exec(&call.context);
+    call.stream->Write(startRequest(id, command({"sleep"})));
+    v1::ExecResponse response;
+    ASSERT_TRUE(call.stream->Read(&response));
+  }
+  auto refused = exec(id, command({"prog"}));
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(refused.reason, "TOO_MANY_CALLS");
+  v1::ErrorDetail detail;
+  ASSERT_TRUE(detail.ParseFromString(refused.status.error_details()));
+  EXPECT_EQ(detail.limit(), 2u);
+
+  if (getuid() == 0) {  // another uid is none the worse for it
+    auto fd = connectedAs(54321, agents_->socket());
+    auto other = v1::Agents::NewStub(grpc::CreateInsecureChannelFromFd("cordon", fd.release()));
+    grpc::ClientContext acquiring, executing;
+    v1::AcquireResponse acquired;
+    ASSERT_TRUE(other->Acquire(&acquiring, {}, &acquired).ok());
+    auto stream = other->Exec(&executing);
+    stream->Write(startRequest(acquired.id(), command({"sleep"})));
+    v1::ExecResponse response;
+    EXPECT_TRUE(stream->Read(&response));
+    executing.TryCancel();
+    collect(executing, *stream);
+  }
+
+  open[0]->context.TryCancel();
+  collect(open[0]->context, *open[0]->stream);
+  broker_->setScript([](FakeGuest& guest) {
+    guest.greet();
+    guest.exited(false, 0);
+  });
+  EXPECT_TRUE(eventually([&] { return exec(id, command({"prog"})).result.has_value(); }));
+  open[1]->context.TryCancel();
+  collect(open[1]->context, *open[1]->stream);
 }
 
 TEST_F(AgentsTest, HealthAndReflectionAreOn) {

@@ -520,10 +520,13 @@ void ExecCall::kill() {
   });
 }
 
-void ExecCall::taskFailed(kj::Exception&& exception) {
-  backend_.log->error("{}: a call on the broker failed: {}", name_,
-                      exception.getDescription().cStr());
-  fail(fromException(exception));
+void ExecCall::failed(kj::Exception&& exception) {
+  backend_.log->error("{}: a step failed: {}", name_, exception.getDescription().cStr());
+  if (phase_ != Phase::kFlushing) return fail(fromException(exception));
+  // All was given back already; what the client still gets is the error.
+  if (!error_) error_ = fromException(exception);
+  discardOutput();
+  flush();
 }
 
 // ---------------------------------------------------------------------------
@@ -535,7 +538,6 @@ void ExecCall::windDown() {
   endedAt_ = releasedAt_ = steady_clock::now();
   stdin_.clear();
   KJ_IF_MAYBE (io, io_) (*io)->close();
-  if (started_) sendStarted();
   auto settled = streamLost_ && !killed_ ? backend_.loop.timer().afterDelay(kLossSettles)
                                          : kj::Promise<void>(kj::READY_NOW);
   tasks_.add(settled.then([this] { return endAtBroker(); })
@@ -544,6 +546,8 @@ void ExecCall::windDown() {
                          if (!error_) error_ = fromException(exception);
                          complete();
                        }));
+  // Last: were there no memory for it, the way to the end would be taken already.
+  if (started_) sendStarted();
 }
 
 // Kill if need be, end, and destroy. Only then: while the end settles, the
@@ -675,6 +679,10 @@ void ExecCall::complete() {
   }
   if (cancelled_) discardOutput();
   sendOutput();
+  flush();
+}
+
+void ExecCall::flush() {
   if (inFlight_.empty()) {
     flushed();
   } else {

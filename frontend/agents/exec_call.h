@@ -51,6 +51,7 @@ class ExecCall final : private GuestSink,
   KJ_DISALLOW_COPY(ExecCall);
 
   void begin();
+  uint32_t uid() const { return open_.uid; }
 
   // From the reactor.
   void request(v1::ExecRequest& request);
@@ -58,6 +59,8 @@ class ExecCall final : private GuestSink,
   void halfClosed();  // no more requests
   void cancelled();   // by the client, its deadline, or its end
   void writeDone(size_t messages, bool ok);
+  // A step of this call threw: it ends with an error.
+  void failed(kj::Exception&& exception);
 
  private:
   enum class Phase : uint8_t {
@@ -104,13 +107,14 @@ class ExecCall final : private GuestSink,
   void onStreamEnd(GuestFault fault) override;
   void onSent() override;
 
-  void taskFailed(kj::Exception&& exception) override;
+  void taskFailed(kj::Exception&& exception) override { failed(kj::mv(exception)); }
 
   // Output to the client.
   void sendStarted();
   void sendOutput();
   void discardOutput();
   void send(grpc::ByteBuffer message, size_t cost);
+  void flush();
   void watchFlush(kj::Duration stall);
 
   // Input from the client.

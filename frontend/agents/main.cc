@@ -47,7 +47,7 @@ constexpr int kMmapThreshold = 8 * 1024 * 1024;
 
 struct Options {
   std::string broker = "/run/cordon/broker.sock";
-  size_t calls = 1024;
+  ExecCalls::Limits calls;
   ServerLimits limits;
 };
 
@@ -63,6 +63,7 @@ started with (LISTEN_FDS).
   --max-connections-per-user N     and of one uid (64)
   --max-users N                    uids that are connected at once (64)
   --max-calls N                    Exec and Run calls at once in all (1024)
+  --max-calls-per-user N           and of one uid (256)
   --max-calls-per-connection N     calls at once on one connection (128)
   --help
 
@@ -79,7 +80,7 @@ std::optional<size_t> count(const char* text) {
 
 // Exits on --help and on what it does not understand.
 Options parse(int argc, char** argv) {
-  enum { kBroker, kOneZone, kConnections, kPerUser, kUsers, kCalls, kPerConnection, kHelp };
+  enum { kBroker, kOneZone, kConnections, kPerUser, kUsers, kCalls, kUserCalls, kPerConnection, kHelp };
   const option table[] = {
       {"broker", required_argument, nullptr, kBroker},
       {"one-trust-zone", no_argument, nullptr, kOneZone},
@@ -87,6 +88,7 @@ Options parse(int argc, char** argv) {
       {"max-connections-per-user", required_argument, nullptr, kPerUser},
       {"max-users", required_argument, nullptr, kUsers},
       {"max-calls", required_argument, nullptr, kCalls},
+      {"max-calls-per-user", required_argument, nullptr, kUserCalls},
       {"max-calls-per-connection", required_argument, nullptr, kPerConnection},
       {"help", no_argument, nullptr, kHelp},
       {},
@@ -122,8 +124,11 @@ Options parse(int argc, char** argv) {
       case kUsers:
         number(options.limits.users);
         break;
+      case kUserCalls:
+        number(options.calls.callsPerUser);
+        break;
       case kCalls:
-        number(options.calls);
+        number(options.calls.calls);
         break;
       case kPerConnection:
         number(perConnection);

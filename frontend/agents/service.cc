@@ -46,14 +46,14 @@ grpc::ServerUnaryReactor* AgentsService::unary(grpc::CallbackServerContext* cont
     backend_.loop.post(
         [this, finish, checked = std::move(checked), work = std::move(work)]() mutable {
           KJ_IF_MAYBE (port, backend_.port()) {
-            backend_.add(
-                // A copy: then() keeps an lvalue by reference.
-                work(*port, std::move(checked))
-                    .then(kj::cp(finish), [this, finish](kj::Exception&& exception) {
-                      backend_.log->error("a call on the broker failed: {}",
-                                          exception.getDescription().cStr());
-                      finish(fromException(exception));
-                    }));
+            auto& broker = *port;
+            backend_.add(kj::evalNow([&] { return work(broker, std::move(checked)); })
+                             // A copy: then() keeps an lvalue by reference.
+                             .then(kj::cp(finish), [this, finish](kj::Exception&& exception) {
+                               backend_.log->error("a call on the broker failed: {}",
+                                                   exception.getDescription().cStr());
+                               finish(fromException(exception));
+                             }));
           } else {
             finish(brokerUnavailable());
           }
