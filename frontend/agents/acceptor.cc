@@ -9,14 +9,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace cordon::agents {
 namespace {
 
 // Keys of epoll events; connections count up from kFirstConnection.
 constexpr uint64_t kListener = 0, kSignals = 1, kFirstConnection = 2;
 // While descriptors or memory are short.
-constexpr int kPauseMs = 100;
-constexpr int kIdleCheckMs = 30 * 1000;
+constexpr auto kPause = std::chrono::milliseconds(100);
 
 kj::AutoCloseFd makeEpoll() {
   int fd;
@@ -51,24 +52,26 @@ Acceptor::Acceptor(Servers& servers, kj::AutoCloseFd listener, kj::AutoCloseFd s
 
 void Acceptor::listen(bool on) {
   if (on == listening_) return;
-  listening_ = on;
   if (on) {
     watch(epoll_, listener_, EPOLLIN, kListener);
   } else {
     KJ_SYSCALL(epoll_ctl(epoll_, EPOLL_CTL_DEL, listener_, nullptr), "EPOLL_CTL_DEL");
+    resumeAt_ = Clock::now() + kPause;
   }
+  listening_ = on;
 }
 
 int Acceptor::run() {
   for (;;) {
     epoll_event events[64];
-    // Without connections nothing can become idle, and nothing wakes us.
-    int timeout = !listening_ ? kPauseMs : servers_.anyUser() ? kIdleCheckMs : -1;
     int count;
-    KJ_SYSCALL(count = epoll_wait(epoll_, events, 64, timeout), "epoll_wait");
-    if (count == 0) {
-      listen(true);
+    KJ_SYSCALL(count = epoll_wait(epoll_, events, 64, timeoutMs()), "epoll_wait");
+    // By the clock: a client that keeps coming must not put these off.
+    auto now = Clock::now();
+    if (!listening_ && now >= resumeAt_) listen(true);
+    if (now >= idleCheckAt_) {
       servers_.dropIdle();
+      idleCheckAt_ = now + servers_.idleCheck();
     }
     for (int i = 0; i < count; ++i) {
       auto key = events[i].data.u64;
@@ -81,6 +84,16 @@ int Acceptor::run() {
       }
     }
   }
+}
+
+// Without a user nothing can become idle, and nothing wakes us.
+int Acceptor::timeoutMs() const {
+  auto next = Clock::time_point::max();
+  if (!listening_) next = resumeAt_;
+  if (servers_.anyUser()) next = std::min(next, idleCheckAt_);
+  if (next == Clock::time_point::max()) return -1;
+  auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 60 * 1000));
 }
 
 int Acceptor::takeSignal() {
@@ -118,15 +131,17 @@ void Acceptor::accept(kj::AutoCloseFd connection) {
   int copy;
   KJ_SYSCALL(copy = fcntl(connection, F_DUPFD_CLOEXEC, 3), "duplicating a connection");
   kj::AutoCloseFd watched(copy);
-  servers_.add(peer.uid, kj::mv(connection));
+  // Watched before it is counted: what can't be watched would count for ever.
   auto key = next_++;
   watch(epoll_, watched, EPOLLRDHUP, key);
   connections_.emplace(key, Connection{kj::mv(watched), peer.uid});
+  KJ_ON_SCOPE_FAILURE(connections_.erase(key));
+  servers_.add(peer.uid, kj::mv(connection));
 }
 
 // At most once a second: the log is not a client's to fill.
 void Acceptor::warnFull(uint32_t uid) {
-  auto now = std::chrono::steady_clock::now();
+  auto now = Clock::now();
   if (now - warned_ < std::chrono::seconds(1)) return;
   warned_ = now;
   log_->warn("uid {}: too many connections", uid);

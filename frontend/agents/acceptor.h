@@ -4,6 +4,7 @@
 #include <kj/io.h>
 #include <spdlog/logger.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -24,6 +25,8 @@ class Acceptor {
   int run();
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   // A duplicate of a connection's socket that only tells when it ends: gRPC
   // shuts a socket down before it closes it.
   struct Connection {
@@ -35,6 +38,7 @@ class Acceptor {
   void accept(kj::AutoCloseFd connection);
   void warnFull(uint32_t uid);
   void listen(bool on);
+  int timeoutMs() const;
   int takeSignal();
 
   Servers& servers_;
@@ -42,7 +46,9 @@ class Acceptor {
   std::shared_ptr<spdlog::logger> log_;
   bool listening_ = false;
   uint64_t next_;
-  std::chrono::steady_clock::time_point warned_;
+  Clock::time_point resumeAt_;     // while not listening_
+  Clock::time_point idleCheckAt_;  // of the servers
+  Clock::time_point warned_;
   std::unordered_map<uint64_t, Connection> connections_;
 };
 

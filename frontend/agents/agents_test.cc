@@ -1076,6 +1076,21 @@ TEST_F(AgentsTest, CallsAreLimitedPerUser) {
   collect(open[1]->context, *open[1]->stream);
 }
 
+TEST_F(AgentsTest, AnIdleUserMakesRoomHoweverBusyTheSocketIs) {
+  if (getuid() != 0) GTEST_SKIP() << "takes root: connects under another uid";
+  restart({"--max-users", "1", "--user-idle-seconds", "1"});
+  acquire();
+  stub_.reset();
+  // The one that waits is what keeps the service from ever being idle.
+  auto admitted = [&] {
+    auto fd = connectedAs(54321, agents_->socket());
+    char byte[64];
+    return recv(fd, byte, sizeof byte, 0) > 0;
+  };
+  EXPECT_FALSE(admitted());
+  EXPECT_TRUE(eventually(admitted, 10s));
+}
+
 TEST_F(AgentsTest, HealthAndReflectionAreOn) {
   grpc::GenericStub stub(agents_->channel());
   auto call = [&](const std::string& method, const std::string& request) {

@@ -62,6 +62,8 @@ started with (LISTEN_FDS).
   --max-connections N              open connections in all (256)
   --max-connections-per-user N     and of one uid (64)
   --max-users N                    uids that are connected at once (64)
+  --user-idle-seconds N            a uid without a connection counts as connected
+                                   for so long (60)
   --max-calls N                    Exec and Run calls at once in all (1024)
   --max-calls-per-user N           and of one uid (256)
   --max-calls-per-connection N     calls at once on one connection (128)
@@ -80,13 +82,25 @@ std::optional<size_t> count(const char* text) {
 
 // Exits on --help and on what it does not understand.
 Options parse(int argc, char** argv) {
-  enum { kBroker, kOneZone, kConnections, kPerUser, kUsers, kCalls, kUserCalls, kPerConnection, kHelp };
+  enum {
+    kBroker,
+    kOneZone,
+    kConnections,
+    kPerUser,
+    kUsers,
+    kUserIdle,
+    kCalls,
+    kUserCalls,
+    kPerConnection,
+    kHelp
+  };
   const option table[] = {
       {"broker", required_argument, nullptr, kBroker},
       {"one-trust-zone", no_argument, nullptr, kOneZone},
       {"max-connections", required_argument, nullptr, kConnections},
       {"max-connections-per-user", required_argument, nullptr, kPerUser},
       {"max-users", required_argument, nullptr, kUsers},
+      {"user-idle-seconds", required_argument, nullptr, kUserIdle},
       {"max-calls", required_argument, nullptr, kCalls},
       {"max-calls-per-user", required_argument, nullptr, kUserCalls},
       {"max-calls-per-connection", required_argument, nullptr, kPerConnection},
@@ -107,6 +121,7 @@ Options parse(int argc, char** argv) {
     to = *value;
   };
   size_t perConnection = static_cast<size_t>(options.limits.callsPerConnection);
+  size_t idleSeconds = static_cast<size_t>(options.limits.idle.count());
   for (int c; (c = getopt_long(argc, argv, "", table, nullptr)) != -1;) {
     switch (c) {
       case kBroker:
@@ -123,6 +138,9 @@ Options parse(int argc, char** argv) {
         break;
       case kUsers:
         number(options.limits.users);
+        break;
+      case kUserIdle:
+        number(idleSeconds);
         break;
       case kUserCalls:
         number(options.calls.callsPerUser);
@@ -142,6 +160,7 @@ Options parse(int argc, char** argv) {
   }
   if (optind != argc) usage(stderr, 2);
   options.limits.callsPerConnection = static_cast<int>(perConnection);
+  options.limits.idle = std::chrono::seconds(idleSeconds);
   return options;
 }
 

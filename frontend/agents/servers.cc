@@ -9,7 +9,6 @@
 namespace cordon::agents {
 namespace {
 
-constexpr auto kIdle = std::chrono::minutes(1);
 // A start message of 1 MiB and stdin messages fit well; what is larger gets
 // RESOURCE_EXHAUSTED from gRPC, and up to there our own, better answer.
 constexpr int kLargestRequest = 4 * 1024 * 1024;
@@ -42,9 +41,9 @@ bool Servers::admits(uint32_t uid) const {
 
 void Servers::add(uint32_t uid, kj::AutoCloseFd connection) {
   auto& to = user(uid);
+  grpc::AddInsecureChannelFromFd(to.server.get(), connection.release());
   ++connections_;
   ++to.connections;
-  grpc::AddInsecureChannelFromFd(to.server.get(), connection.release());
 }
 
 void Servers::ended(uint32_t uid) {
@@ -92,7 +91,7 @@ void Servers::dropIdle() {
   auto now = std::chrono::steady_clock::now();
   for (auto it = users_.begin(); it != users_.end();) {
     auto& candidate = it->second;
-    if (candidate.connections == 0 && now - candidate.idleSince > kIdle) {
+    if (candidate.connections == 0 && now - candidate.idleSince > limits_.idle) {
       candidate.server->Shutdown(std::chrono::system_clock::now());
       it = users_.erase(it);
     } else {

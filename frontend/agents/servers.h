@@ -22,6 +22,7 @@ struct ServerLimits {
   size_t connections = 256;
   size_t connectionsPerUser = 64;
   size_t users = 64;
+  std::chrono::seconds idle{60};  // without a connection, then a user's server goes
   int callsPerConnection = 128;
   bool oneTrustZone = false;
 };
@@ -40,8 +41,12 @@ class Servers {
   void ended(uint32_t uid);
   // There is a server object.
   bool anyUser() const { return !users_.empty(); }
-  // Ends servers that have had no connection for a minute.
+  // Ends servers that have had no connection for ServerLimits::idle.
   void dropIdle();
+  // How often that is worth a look.
+  std::chrono::milliseconds idleCheck() const {
+    return std::chrono::milliseconds(limits_.idle) / 2;
+  }
   // Ends all of them; calls still open after `grace` are cancelled. Returns
   // when every call has ended.
   void shutdown(std::chrono::milliseconds grace);
