@@ -1142,6 +1142,25 @@ TEST_F(AgentsTest, SigtermEndsWhatIsUnderWayAndExitsZero) {
   EXPECT_EQ(broker_->ended, 1);
 }
 
+TEST_F(AgentsTest, AnEndThatTakesTooLongIsNoSuccess) {
+  broker_->setScript(untilKilled);
+  broker_->endHangs = true;
+  auto id = acquire();
+  grpc::ClientContext context;
+  auto stream = stub_->Exec(&context);
+  stream->Write(startRequest(id, command({"sleep"})));
+  v1::ExecResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  std::thread client([&] { collect(context, *stream); });
+  kill(agents_->pid(), SIGTERM);
+  EXPECT_TRUE(eventually([&] { return broker_->ended == 1; }));
+  std::this_thread::sleep_for(100ms);
+  kill(agents_->pid(), SIGALRM);  // as its own, 20 s later
+  int status = agents_->stop();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
+  client.join();
+}
+
 TEST_F(AgentsTest, HoldsNoPrivilege) {
   std::ifstream in("/proc/" + std::to_string(agents_->pid()) + "/status");
   int seen = 0;

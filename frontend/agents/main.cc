@@ -69,7 +69,8 @@ started with (LISTEN_FDS).
   --max-calls-per-connection N     calls at once on one connection (128)
   --help
 
-On SIGTERM it cancels what is under way, waits for it and exits 0.
+On SIGTERM it cancels what is under way, waits for it and exits 0; with 1 when
+that took longer than 20 s.
 )";
 
 std::optional<size_t> count(const char* text) {
@@ -235,7 +236,11 @@ int run(int argc, char** argv) {
     sd_notify(0, "STOPPING=1");
 
     // A broker that does not answer must not keep us.
-    signal(SIGALRM, [](int) { _exit(0); });
+    signal(SIGALRM, [](int) {
+      static const char kLine[] = "cordon-agents: ended with calls still under way\n";
+      (void)!write(STDERR_FILENO, kLine, sizeof kLine - 1);
+      _exit(1);
+    });
     alarm(kLongestEndSeconds);
     calls.shutdown();
     servers.shutdown(kDrain);
