@@ -8,6 +8,9 @@
 // From the first effect on, every path leads through windDown(): the exec is
 // ended at the broker and a Run's sandbox is destroyed, whatever the client,
 // the guest or the broker did. See docs/api.md for what a client sees.
+//
+// In files by topic: exec_call_opening.cc, exec_call.cc (the program runs, and
+// what interrupts it), exec_call_client.cc, exec_call_end.cc.
 #pragma once
 #include <kj/async.h>
 #include <kj/common.h>
@@ -63,6 +66,11 @@ class ExecCall final : private GuestSink,
   void failed(kj::Exception&& exception);
 
  private:
+  // So long what is not urgent waits after the start: to exchange messages with
+  // the client beside a short program costs as much as the program. `started`
+  // goes with the first output or the end if they come sooner.
+  static constexpr auto kQuietStart = 2 * kj::MILLISECONDS;
+
   enum class Phase : uint8_t {
     kOpening,      // asking the broker
     kRunning,      // the start message was sent
@@ -94,7 +102,9 @@ class ExecCall final : private GuestSink,
   void onDeadline();
   void kill();
   template <typename Action>
-  void after(kj::Duration delay, Action action);
+  void after(kj::Duration delay, Action action) {
+    tasks_.add(backend_.loop.timer().afterDelay(delay).then(kj::mv(action)));
+  }
 
   // GuestSink
   void onStarted() override;

@@ -1,0 +1,116 @@
+// The first part of a call: the sandbox, the stream to its agent, the exec at the
+// broker.
+#include <fcntl.h>
+#include <kj/debug.h>
+
+#include "frontend/agents/exec_call.h"
+#include "frontend/agents/exec_reactor.h"
+
+namespace cordon::agents {
+
+void ExecCall::begin() {
+  // It may have been cancelled before anybody could be told.
+  if (reactor_.isCancelled()) {
+    cancelled();
+    return windDown();
+  }
+  KJ_IF_MAYBE (port, backend_.port()) {
+    KJ_IF_MAYBE (link, backend_.link) {
+      tasks_.add((*link)->whenLost().then([this] { onBrokerLost(); }));
+    }
+    tasks_.add(open_.run ? acquire(*port) : attach(*port));
+  } else {
+    fail(brokerUnavailable());
+  }
+}
+
+kj::Promise<void> ExecCall::acquire(rpc::AgentPort::Client& port) {
+  auto request = port.acquireRequest();
+  request.initOwner().setUid(open_.uid);
+  fillSpec(open_.sandbox, request.initSpec());
+  return request.send().then(
+      [this](capnp::Response<rpc::AgentPort::AcquireResults>&& response) -> kj::Promise<void> {
+        if (response.getStatus().getCode() != rpc::Code::OK) {
+          fail(fromStatus(response.getStatus()));
+          return kj::READY_NOW;
+        }
+        sandbox_ = response.getSandbox();
+        owned_ = true;
+        name_ = response.getName();
+        limits_ = fromRpc(response.getInfo().getLimits());
+        hostRuntime_ = response.getInfo().getRuntime() == "host";
+        acquireMs_ = msSince(open_.received);
+        if (!narrowEnough()) return kj::READY_NOW;
+        return open();
+      });
+}
+
+template <typename Begun>
+kj::Promise<void> ExecCall::onBegun(Begun& response) {
+  if (response.getStatus().getCode() != rpc::Code::OK) {
+    fail(fromStatus(response.getStatus()));
+    return kj::READY_NOW;
+  }
+  exec_ = response.getExec();
+  before_ = readCounters(response.getBefore());
+  shared_ = response.getSharedWith() > 0;
+  auto stream = response.getStream();
+  auto fd = stream.getFd();
+  return fd.then([this, stream = kj::mv(stream)](kj::Maybe<int> borrowed) {
+    int copy;
+    KJ_SYSCALL(copy = fcntl(KJ_REQUIRE_NONNULL(borrowed, "the stream came without its fd"),
+                            F_DUPFD_CLOEXEC, 3),
+               "duplicating the stream");
+    fd_ = kj::AutoCloseFd(copy);
+    if (!narrowEnough()) return;
+    if (cancelled_) return windDown();
+    startProgram();
+  });
+}
+
+kj::Promise<void> ExecCall::attach(rpc::AgentPort::Client& port) {
+  name_ = open_.id.name;
+  auto request = port.beginExecRequest();
+  request.initOwner().setUid(open_.uid);
+  request.setName(open_.id.name);
+  request.setToken(open_.id.token);
+  fillLimits(request.initExec());
+  auto begun = request.send();
+  sandbox_ = begun.getSandbox();
+  return begun.then([this](capnp::Response<rpc::AgentPort::BeginExecResults>&& response) {
+    acquireMs_ = msSince(open_.received);
+    limits_ = fromRpc(response.getLimits());
+    hostRuntime_ = response.getRuntime() == "host";
+    leftBehind_ = backend_.leftRunning.of(name_);
+    return onBegun(response);
+  });
+}
+
+bool ExecCall::narrowEnough() {
+  try {
+    requireNarrower(open_.exec.limits, limits_);
+    return true;
+  } catch (const Refused& refused) {
+    fail(refused.error);
+    return false;
+  }
+}
+
+void ExecCall::fillLimits(rpc::ExecLimits::Builder limits) const {
+  limits.setCpuTimeMs(open_.exec.limits.cpuTimeMs);
+}
+
+kj::Promise<void> ExecCall::open() {
+  if (cancelled_) {
+    windDown();
+    return kj::READY_NOW;
+  }
+  auto request = sandbox_.beginExecRequest();
+  fillLimits(request.initLimits());
+  request.setWithStream(true);
+  return request.send().then([this](capnp::Response<rpc::Sandbox::BeginExecResults>&& response) {
+    return onBegun(response);
+  });
+}
+
+}  // namespace cordon::agents
