@@ -55,6 +55,22 @@ void addHostCounters(CounterSet& set, const CgroupDir& mount, const std::string&
   }
 }
 
+bool isMemoryTight(const CgroupDir& work, const char* usageFile,
+                   std::initializer_list<const char*> reclaimable, uint64_t limit) {
+  // A leaf takes a few hundred KiB with its per-CPU parts.
+  constexpr uint64_t kRoom = 2 << 20;
+  constexpr uint64_t kEasilyReclaimed = 8 << 20;
+  if (limit == 0) return false;
+  auto number = [&](const char* file, const char* key) -> uint64_t {
+    KJ_IF_MAYBE (text, work.read(file)) return parseCounter(*text, key).orDefault(0);
+    return 0;
+  };
+  if (number(usageFile, "") + kRoom < limit) return false;
+  uint64_t cache = 0;
+  for (const char* key : reclaimable) cache += number("memory.stat", key);
+  return cache < kEasilyReclaimed;
+}
+
 SandboxBase::SandboxBase(std::shared_ptr<const TreeData> tree, std::string name, std::string parent)
     : tree_(std::move(tree)),
       name_(std::move(name)),

@@ -69,6 +69,9 @@ class ExecLeaf {
   virtual bool killPass() = 0;
   // rmdir in every hierarchy; false (and kept) while populated.
   virtual bool remove() = 0;
+  // For another exec instead of a new one, when it is empty: limits as at the
+  // start. Counters go on from where they are.
+  virtual void renew() = 0;
 };
 
 class SandboxCgroups {
@@ -80,6 +83,10 @@ class SandboxCgroups {
   virtual const std::string& path() const = 0;
   // The directory is new; `number` is of its name, exec-N.
   virtual kj::Own<ExecLeaf> createExec(uint32_t number) = 0;
+  // True when work is at its memory limit and little of that can be reclaimed:
+  // the kernel charges a new leaf to work, and mkdir would search for pages and
+  // kill, for up to a second.
+  virtual bool memoryTight() { return false; }
   // Scope `sandbox` (work) and `host` (ancestors' pids.events and the like).
   virtual Counters read() = 0;
   // One pass over agent, work and all leaves, as ExecLeaf::killPass.

@@ -42,6 +42,10 @@ struct TreeData {
 // pids.events of BASE/INSTANCE and of everything above it, scope `host`.
 void addHostCounters(CounterSet& set, const CgroupDir& mount, const std::string& instancePath);
 
+// As SandboxCgroups::memoryTight, from the files of one version.
+bool isMemoryTight(const CgroupDir& work, const char* usageFile,
+                   std::initializer_list<const char*> reclaimable, uint64_t limit);
+
 class SandboxBase : public SandboxCgroups {
  public:
   // `parent`: the instance's directory where it isn't this instance's present one.

@@ -160,6 +160,14 @@ class V1Leaf final : public ExecLeaf {
     return killListed([this] { return processes(); });
   }
 
+  void renew() override {
+    refusedBeforeKill_ = nullptr;
+    KJ_IF_MAYBE (bad, applyLimit(dirOf("pids"), "pids.max", sandbox_->limits.pids)) {
+      KJ_FAIL_SYSCALL("write", bad->error, name_, bad->file);
+    }
+    (void)dirOf("memory").write("memory.max_usage_in_bytes", "0");
+  }
+
   bool remove() override {
     bool gone = true;
     for (auto& leaf : leaves_) gone = leaf.place->work.removeChild(name_) == 0 && gone;
@@ -236,6 +244,11 @@ class V1SandboxCgroups final : public SandboxBase {
     addCpuUsage(counters_, state_->of("cpuacct").work, rpc::Scope::SANDBOX);
     addThrottling(counters_, cpu, rpc::Scope::SANDBOX);
     return nullptr;
+  }
+
+  bool memoryTight() override {
+    return isMemoryTight(state_->of("memory").work, "memory.usage_in_bytes",
+                         {"total_inactive_file", "total_active_file"}, state_->limits.memoryBytes);
   }
 
   kj::Own<ExecLeaf> createExec(uint32_t number) override {

@@ -141,6 +141,7 @@ struct V2Sandbox {
   kj::Maybe<CgroupDir> work;
   uint32_t agentUid = 0;
   uint32_t pids = 0;
+  uint64_t memoryBytes = 0;
 };
 
 class V2Leaf final : public ExecLeaf {
@@ -180,6 +181,10 @@ class V2Leaf final : public ExecLeaf {
     return killListed([this] { return dir_.processes(); });
   }
 
+  void renew() override {
+    if (sandbox_->options.limits) (void)applyLimit(dir_, "pids.max", sandbox_->pids);
+  }
+
   bool remove() override {
     KJ_IF_MAYBE (work, sandbox_->work) return work->removeChild(name_) == 0;
     return true;
@@ -213,6 +218,7 @@ class V2SandboxCgroups final : public SandboxBase {
     state_->options = options;
     state_->agentUid = agentUid;
     state_->pids = limits.pids;
+    state_->memoryBytes = limits.memoryBytes;
     int error = ENOENT;
     auto instance = tree().instanceDir(h);
     kj::Maybe<CgroupDir> made;
@@ -223,6 +229,14 @@ class V2SandboxCgroups final : public SandboxBase {
     KJ_IF_MAYBE (top, made) return fill(*top, limits);
     collided_ = error == EEXIST;
     return LimitNotApplied{"mkdir", error};
+  }
+
+  bool memoryTight() override {
+    KJ_IF_MAYBE (work, state_->work) {
+      return isMemoryTight(*work, "memory.current", {"inactive_file", "active_file"},
+                           state_->memoryBytes);
+    }
+    return false;
   }
 
   kj::Own<ExecLeaf> createExec(uint32_t number) override {

@@ -213,9 +213,10 @@ struct RuntimeInfo {
 
 interface AgentPort {
   # For the uid of cordon-agents.
-  acquire @0 (owner :Owner, spec :SandboxSpec) -> (status :Status, sandbox :Sandbox, name :Text, token :Text, info :SandboxInfo);
+  acquire @0 (owner :Owner, spec :SandboxSpec, whileConnected :Bool) -> (status :Status, sandbox :Sandbox, name :Text, token :Text, info :SandboxInfo);
   # Creates a sandbox; returns when its agent is ready. The token is random,
-  # shown once; the broker keeps a hash of it.
+  # shown once; the broker keeps a hash of it. whileConnected: for one exec;
+  # the end of this connection destroys it.
   attach @1 (owner :Owner, name :Text, token :Text) -> (status :Status, sandbox :Sandbox);
   # Unknown name, another's owner and wrong token all answer notFound.
   # A lost sandbox still attaches (to inspect and destroy it).
@@ -234,7 +235,14 @@ interface Stream {
 
 struct ExecLimits {
   cpuTimeMs @0 :UInt64;
-  # 0 = the sandbox's. The broker polls usage and kills the exec past it.
+  # 0 = the sandbox's. The broker polls usage and kills the exec past it, also
+  # what it left running when main had ended.
+  wallMs @1 :UInt64;
+  fileSizeBytes @2 :UInt64;
+  files @3 :UInt64;
+  outputBytes @4 :UInt64;
+  # Others hold these; here they are only compared. Each wider than the
+  # sandbox's is refused before anything is done; 0 = the sandbox's.
 }
 
 enum ExecEnd {

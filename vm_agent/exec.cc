@@ -285,10 +285,13 @@ void Exec::sendExited() {
   bool killed = killedBy_ != guest::KilledBy::NOBODY;
   exited.setLeftRunning(killed ? 0 : std::min(end_.leftRunning, 65535u));
   reportScratch(context_.config, exited);
-  if (request_.fileSizeBytes > 0 && !context_.config.scratch.empty()) {
-    exited.setFileAtLimit(
-        findFileOfSize(context_.config.scratch[0], request_.fileSizeBytes, startedOnFiles_)
-            .c_str());
+  if (request_.fileSizeBytes > 0) {
+    for (const auto& root : context_.config.scratch) {
+      auto found = findFileOfSize(root, request_.fileSizeBytes, startedOnFiles_);
+      if (found.empty()) continue;
+      exited.setFileAtLimit(found.c_str());
+      break;
+    }
   }
   stream_->send(message.builder);
 }

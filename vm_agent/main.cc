@@ -67,6 +67,16 @@ kj::AutoCloseFd takeSignals() {
   struct sigaction plain = {};
   plain.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal) sigaction(signal, &plain, nullptr);
+  // glibc keeps two to itself, and whoever starts us by posix_spawn has one of
+  // them ignored.
+  struct {
+    void* handler;
+    unsigned long flags;
+    void* restorer;
+    uint64_t mask;
+  } kernels = {};
+  for (int signal : {32, 33})
+    syscall(SYS_rt_sigaction, signal, &kernels, nullptr, sizeof(uint64_t));
   sigset_t all;
   sigfillset(&all);
   for (int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) sigdelset(&all, fault);

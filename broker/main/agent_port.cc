@@ -20,7 +20,9 @@ class AgentPort final : public rpc::AgentPort::Server {
   kj::Promise<void> acquire(AcquireContext context) override {
     return guarded(services_.clock, "acquire", context, [&]() -> kj::Promise<void> {
       auto params = context.getParams();
-      return creation_.create(params.getOwner().getUid(), params.getSpec(), kj::addRef(*peer_))
+      return creation_
+          .create(params.getOwner().getUid(), params.getSpec(), kj::addRef(*peer_),
+                  params.getWhileConnected())
           .then([this, context](kj::OneOf<Created, Failure>&& answer) mutable {
             auto turn = services_.clock.turn("acquire: answer");
             auto results = context.getResults();

@@ -53,7 +53,8 @@ Creation::Creation(Services& services, Registry& registry, Destruction& destruct
 
 kj::Promise<kj::OneOf<Created, Failure>> Creation::create(uint32_t owner,
                                                           rpc::SandboxSpec::Reader asked,
-                                                          kj::Own<PeerScope> peer) {
+                                                          kj::Own<PeerScope> peer,
+                                                          bool whileConnected) {
   using Answer = kj::OneOf<Created, Failure>;
   if (stopping_) return Answer(failure(rpc::Reason::SHUTTING_DOWN, "the broker is stopping"));
   auto spec = validateSpec(asked, services_.ceilings);
@@ -66,6 +67,7 @@ kj::Promise<kj::OneOf<Created, Failure>> Creation::create(uint32_t owner,
   job->peer = kj::mv(peer);
   job->sandbox = kj::refcounted<Sandbox>(services_.timer.now());
   auto& sandbox = *job->sandbox;
+  if (whileConnected) sandbox.keeper = kj::addRef(*job->peer);
   sandbox.spec = kj::mv(spec.get<ValidSpec>());
   do {
     sandbox.entry.name = newSandboxName();
@@ -239,6 +241,7 @@ kj::Promise<Creation::Result> Creation::queueControl(Job& job) {
   }
   sandbox.execs = kj::heap<Execs>(services_.timer, services_.clock, sandbox.name(), cgroups,
                                   control, sandbox.spec.limits, services_.leaves);
+  if (sandbox.keeper != nullptr) KJ_ASSERT_NONNULL(sandbox.execs)->expectOne();
 
   capnp::MallocMessageBuilder message;
   writeAgentConfig(message.initRoot<guest::AgentConfig>(),

@@ -41,7 +41,7 @@ class Creation final : private kj::TaskSet::ErrorHandler {
   // Goes on when the promise is dropped. When `peer` has disconnected by the
   // time it is ready, nobody knows of it: it is destroyed.
   kj::Promise<kj::OneOf<Created, Failure>> create(uint32_t owner, rpc::SandboxSpec::Reader asked,
-                                                  kj::Own<PeerScope> peer);
+                                                  kj::Own<PeerScope> peer, bool whileConnected);
 
   // No new ones; those being made fail at their next step. Resolves when none
   // is being made any more.

@@ -14,8 +14,6 @@ constexpr kj::Duration kShortestWatch = 5 * kj::MILLISECONDS;
 constexpr kj::Duration kKillAnswer = 1 * kj::SECONDS;
 constexpr kj::Duration kAfterFault = 100 * kj::MILLISECONDS;
 constexpr uint32_t kSettlePasses = 4;
-// A sandbox of one exec (Run) never needs a leaf in advance.
-constexpr uint32_t kSpareAfterExecs = 2;
 
 Failure noSuchExec() {
   return failure(rpc::Reason::NO_SUCH_EXEC, "no exec of that number runs");
@@ -114,16 +112,66 @@ void Execs::tidyLater() {
     sched_yield();
     auto turn = clock_.turn("exec: tidy");
     tidying_ = false;
-    sweepLeftOvers();
     tellForgotten();
-    // Only while there is plenty: none is made for nobody that somebody needs.
-    bool plenty = budget_.used < budget_.most / 2;
-    if (spare_ == nullptr && last_ >= kSpareAfterExecs && plenty) spare_ = makeLeaf();
+    makeSpare();
+    sweepLeftOvers();
+    watchLeftOvers();
   }));
 }
 
+void Execs::makeSpare() {
+  if (spare_ != nullptr || !wantsSpare_) return;
+  if (cgroups_->memoryTight()) {
+    recycleALeaf();
+    return;
+  }
+  // Only while there is plenty: none is made for nobody that somebody needs.
+  if (budget_.used < budget_.most / 2) spare_ = makeLeaf();
+}
+
+bool Execs::recycleALeaf() {
+  for (auto it = leftOver_.begin(); it != leftOver_.end(); ++it) {
+    auto& leaf = **it;
+    if (leaf.isShared() || leaf.removed || leaf.cgroup->populated()) continue;
+    leaf.cpuWatch = nullptr;
+    leaf.cgroup->renew();
+    spare_ = kj::mv(*it);
+    leftOver_.erase(it);
+    return true;
+  }
+  return false;
+}
+
+// What outlives its exec has the exec's CPU time still.
+void Execs::watchLeftOvers() {
+  for (auto& leaf : leftOver_) {
+    if (leaf->cpuWatch != nullptr || leaf->cpuTimeUs == 0) continue;
+    leaf->cpuWatch =
+        watchLeftOver(*leaf).eagerlyEvaluate([this](kj::Exception&& e) { taskFailed(kj::mv(e)); });
+  }
+}
+
+kj::Promise<void> Execs::watchLeftOver(Leaf& leaf) {
+  auto turn = clock_.turn("exec: watch what is left over");
+  uint64_t used = leaf.cgroup->cpuUsageUs();
+  if (used >= leaf.cpuTimeUs) {
+    spdlog::info("{}: what an exec left running used {} ms of CPU: killed", sandbox_, used / 1000);
+    return killUntilEmpty(0, leaf, 0);
+  }
+  return timer_.afterDelay(untilUsed(leaf.cpuTimeUs - used)).then([this, &leaf]() {
+    return watchLeftOver(leaf);
+  });
+}
+
+kj::Duration Execs::untilUsed(uint64_t cpuUs) const {
+  return kj::max(kShortestWatch, static_cast<int64_t>(cpuUs / cpus_) * kj::MICROSECONDS);
+}
+
 void Execs::giveUpLeaf(Exec& exec) {
-  KJ_IF_MAYBE (leaf, exec.leaf) leftOver_.push_back(kj::mv(*leaf));
+  KJ_IF_MAYBE (leaf, exec.leaf) {
+    (*leaf)->cpuTimeUs = exec.cpuTimeUs;
+    leftOver_.push_back(kj::mv(*leaf));
+  }
   exec.leaf = nullptr;
 }
 
@@ -148,6 +196,17 @@ kj::OneOf<Execs::Begun, Failure> Execs::begin(uint64_t cpuTimeMs, PeerScope& pee
         failure(rpc::Reason::TOO_MANY_EXECS, "earlier execs left too many processes running");
     refused.limit = kMaxLeftOver;
     return refused;
+  }
+  // Joining a cgroup isn't a fork: the kernel doesn't look at the limit then.
+  if (cgroups_ != nullptr && live_.size() >= limits_.pids) {
+    auto refused =
+        failure(rpc::Reason::TOO_MANY_EXECS, "as many execs run as it may have processes");
+    refused.limit = limits_.pids;
+    return refused;
+  }
+  if (cgroups_ != nullptr && spare_ == nullptr && cgroups_->memoryTight() && !recycleALeaf()) {
+    return failure(rpc::Reason::TOO_MANY_EXECS,
+                   "the sandbox's memory is full: no further exec beside those that run");
   }
   if (cgroups_ != nullptr && spare_ == nullptr && budget_.used >= budget_.most) {
     auto refused = failure(rpc::Reason::HOST_LIMIT, "too many execs run in all sandboxes together");
@@ -193,6 +252,8 @@ kj::OneOf<Execs::Begun, Failure> Execs::begin(uint64_t cpuTimeMs, PeerScope& pee
     });
   }
   if (live_.size() == 1) idleChange_();
+  // While there is memory for it.
+  if (spare_ == nullptr) tidyLater();
   return begun;
 }
 
@@ -206,8 +267,7 @@ kj::Promise<void> Execs::watchCpu(Exec& exec, Leaf& leaf) {
     startKill(exec, rpc::ExecEnd::CPU_TIME);
     return kj::READY_NOW;
   }
-  auto earliest = static_cast<int64_t>((exec.cpuTimeUs - used) / cpus_) * kj::MICROSECONDS;
-  return timer_.afterDelay(kj::max(kShortestWatch, earliest)).then([this, &exec, &leaf]() {
+  return timer_.afterDelay(untilUsed(exec.cpuTimeUs - used)).then([this, &exec, &leaf]() {
     return watchCpu(exec, leaf);
   });
 }

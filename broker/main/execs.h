@@ -3,7 +3,7 @@
 // frontend and vm-agent.
 //
 // In order, for one exec:
-//   begin     leaf taken, or made if none is ready (mkdir in each hierarchy) ->
+//   begin     limits compared -> leaf taken, or made if none is ready (mkdir in each hierarchy) ->
 //             counters read -> leaf's fds to the agent (kExec) -> CPU watch armed
 //   kill      leaf's killPass every ms until it is empty
 //   end       counters read -> kForget to the agent
@@ -38,6 +38,8 @@ class Execs final : private kj::TaskSet::ErrorHandler {
   // All references outlive this, or stop() comes first.
   Execs(kj::Timer& timer, TurnClock& clock, std::string sandbox, SandboxCgroups* cgroups,
         ControlChannel& control, const ResolvedLimits& limits, LeafBudget& budget);
+  // For a sandbox of one exec: no leaf is made in advance.
+  void expectOne() { wantsSpare_ = false; }
   ~Execs() noexcept(false) = default;
   KJ_DISALLOW_COPY(Execs);
 
@@ -91,6 +93,8 @@ class Execs final : private kj::TaskSet::ErrorHandler {
     uint32_t slot;  // of its name, exec-N
     kj::Own<ExecLeaf> cgroup;
     LeafBudget& budget;
+    uint64_t cpuTimeUs = 0;                 // left over: of the exec that ended
+    kj::Maybe<kj::Promise<void>> cpuWatch;  // and what watches over it
     bool removed = false;
     // False while a process is in it.
     bool remove() { return removed = removed || cgroup->remove(); }
@@ -111,6 +115,12 @@ class Execs final : private kj::TaskSet::ErrorHandler {
   uint32_t freeSlot() const;
   kj::Own<Leaf> makeLeaf();
   kj::Own<Leaf> takeLeaf();
+  void makeSpare();
+  bool recycleALeaf();
+  void watchLeftOvers();
+  kj::Promise<void> watchLeftOver(Leaf& leaf);
+  // The earliest that so much CPU time can be used up.
+  kj::Duration untilUsed(uint64_t cpuUs) const;
   void giveUpLeaf(Exec& exec);
   void tellForgotten();
   uint32_t sweepLeftOvers();
@@ -134,6 +144,7 @@ class Execs final : private kj::TaskSet::ErrorHandler {
   kj::Function<void()> idleChange_ = []() {};
   std::vector<kj::Own<Leaf>> leftOver_;  // of ended execs, not removed yet
   kj::Maybe<kj::Own<Leaf>> spare_;       // the next exec's
+  bool wantsSpare_ = true;
   bool tidying_ = false;
   std::vector<uint32_t> forgotten_;  // ended, and the agent not told yet
   std::map<uint32_t, kj::Own<Exec>> live_;

@@ -33,6 +33,7 @@ struct Script {
   bool agentCloses = false;  // closes its stream and ends
   bool cgroupsThrow = false;
   int killThrows = 0;
+  bool memoryTight = false;
   int killPasses = 1;    // until a sandbox is empty
   int removePasses = 1;  // until its cgroups are gone
   uint64_t cpuUsageUs = 0;
@@ -97,6 +98,7 @@ class LeafDouble final : public ExecLeaf {
     script_.leafFull = false;
     return true;
   }
+  void renew() override { script_.say("leaf.renew " + std::to_string(number_)); }
   bool remove() override {
     if (script_.leafFull) return false;
     script_.say("leaf.remove " + std::to_string(number_));
@@ -118,6 +120,7 @@ class CgroupsDouble final : public SandboxCgroups {
     script_.say("leaf.create " + std::to_string(number));
     return kj::heap<LeafDouble>(script_, number);
   }
+  bool memoryTight() override { return script_.memoryTight; }
   Counters read() override { return {}; }
   bool killPass() override {
     script_.say("cgroups.kill");
@@ -300,7 +303,7 @@ class LifecycleTest : public ::testing::Test {
     auto spec = message.initRoot<rpc::SandboxSpec>();
     spec.initLimits().setMemoryBytes(64 << 20);
     spec.setImage(image);
-    return creation.create(7, spec, kj::addRef(*peer));
+    return creation.create(7, spec, kj::addRef(*peer), false);
   }
   Answer created() { return create().wait(io.waitScope); }
 
@@ -540,18 +543,57 @@ TEST_F(ExecsTest, ALeafWithProcessesIsKeptAndCountedUntilItEmpties) {
 }
 
 TEST_F(ExecsTest, LeavesAreMadeInAdvanceAndTheirNamesUsedAgain) {
-  // A sandbox of one exec makes no second leaf.
-  execs().end(begin());
-  pass(1 * kj::MILLISECONDS);
-  EXPECT_EQ(script.count("leaf.remove 1"), 1u);
-  EXPECT_EQ(script.count("leaf.create 1"), 1u);
   for (unsigned i = 0; i < 20; ++i) {
     execs().end(begin());
     pass(1 * kj::MILLISECONDS);
   }
   // After each there is one in advance, and it is the same two names all along.
-  EXPECT_EQ(script.count("leaf.create 1") + script.count("leaf.create 2"), 22u);
-  EXPECT_EQ(script.count("leaf.remove 1") + script.count("leaf.remove 2"), 21u);
+  EXPECT_EQ(script.count("leaf.create 1") + script.count("leaf.create 2"), 21u);
+  EXPECT_EQ(script.count("leaf.remove 1") + script.count("leaf.remove 2"), 20u);
+}
+
+TEST_F(ExecsTest, ASandboxOfOneExecMakesNoLeafInAdvance) {
+  execs().expectOne();
+  execs().end(begin());
+  pass(1 * kj::MILLISECONDS);
+  EXPECT_EQ(script.count("leaf.create 1"), 1u);
+  EXPECT_EQ(script.count("leaf.create 2"), 0u);
+  EXPECT_EQ(script.count("leaf.remove 1"), 1u);
+}
+
+TEST_F(ExecsTest, WhereMemoryIsFullALeafIsUsedAgain) {
+  uint32_t first = begin();
+  pass(1 * kj::MILLISECONDS);  // 2 is made in advance
+  script.memoryTight = true;
+  execs().end(first);
+  pass(1 * kj::MILLISECONDS);
+  uint32_t second = begin();
+  // Nothing can be made beside it, and nothing has been given up yet.
+  auto refused = execs().begin(0, *peer);
+  ASSERT_TRUE(refused.is<Failure>());
+  EXPECT_EQ(refused.get<Failure>().reason, rpc::Reason::TOO_MANY_EXECS);
+  for (int i = 0; i < 3; ++i) {
+    execs().end(second);
+    pass(1 * kj::MILLISECONDS);
+    second = begin();
+  }
+  EXPECT_EQ(script.count("leaf.create 1") + script.count("leaf.create 2"), 2u);
+  EXPECT_EQ(script.count("leaf.renew 2"), 3u);
+  script.memoryTight = false;
+  execs().end(second);
+}
+
+TEST_F(ExecsTest, WhatAnExecLeftRunningHasItsCpuTimeStill) {
+  auto limited = execs().begin(50, *peer).get<Execs::Begun>();
+  script.leafFull = true;
+  script.cpuUsageUs = 20'000;
+  EXPECT_EQ(execs().end(limited.number).get<Execs::Ended>().endedBy, rpc::ExecEnd::RUNNING);
+  pass(1 * kj::MILLISECONDS);
+  EXPECT_TRUE(script.leafFull);
+  script.killPasses = 2;
+  script.cpuUsageUs = 60'000;
+  while (script.leafFull) pass(5 * kj::MILLISECONDS);
+  EXPECT_EQ(script.count("leaf.kill"), 2u);
 }
 
 TEST_F(ExecsTest, ALeafLeftOverKeepsItsName) {

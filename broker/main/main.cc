@@ -71,6 +71,14 @@ kj::Promise<void> reapOnSigchld(kj::UnixEventPort& port, TurnClock& clock, Child
       .then([&]() { return reapOnSigchld(port, clock, children); });
 }
 
+// Half made ones undo themselves.
+bool isKeptBy(Sandbox& sandbox, const PeerScope& peer) {
+  KJ_IF_MAYBE (keeper, sandbox.keeper) {
+    return keeper->get() == &peer && sandbox.entry.state != rpc::SandboxState::CREATING;
+  }
+  return false;
+}
+
 kj::Promise<int> stopSignal(kj::UnixEventPort& port) {
   return port.onSignal(SIGTERM)
       .then([](siginfo_t&&) { return SIGTERM; })
@@ -172,6 +180,12 @@ int serve(const Options& options) {
          },
          [&](PeerScope& peer) {
            for (auto& sandbox : registry.all()) {
+             if (isKeptBy(*sandbox, peer)) {
+               tasks.add(destruction.destroy(*sandbox, "its frontend went")
+                             .ignoreResult()
+                             .attach(kj::addRef(*sandbox)));
+               continue;
+             }
              KJ_IF_MAYBE (execs, sandbox->execs) {
                auto fault = kj::runCatchingExceptions([&]() { (*execs)->dropPeer(peer); });
                KJ_IF_MAYBE (why, fault) faults.taskFailed(kj::mv(*why));

@@ -17,6 +17,7 @@
 #include "broker/main/control_channel.h"
 #include "broker/main/execs.h"
 #include "broker/main/ledger.h"
+#include "broker/main/peer_scope.h"
 #include "broker/main/spec.h"
 #include "runtimes/runtime.h"
 
@@ -50,6 +51,8 @@ class Sandbox final : public kj::Refcounted {
   runtimes::Runtime* runtime = nullptr;  // null: recovered, its runtime unknown
   std::shared_ptr<const runtimes::Image> image;
   bool gone = false;  // nothing is left of it
+  // With the end of whose connection it is destroyed.
+  kj::Maybe<kj::Own<PeerScope>> keeper;
 
   // Effects, in the order they are made.
   bool recorded = false;

@@ -25,6 +25,25 @@ class StreamPort final : public rpc::Stream::Server {
   kj::AutoCloseFd fd_;
 };
 
+kj::Maybe<Failure> tooWide(rpc::ExecLimits::Reader asked, const ResolvedLimits& most) {
+  const struct {
+    const char* name;
+    uint64_t asked, most;
+  } kEach[] = {{"cpuTimeMs", asked.getCpuTimeMs(), most.cpuTimeMs},
+               {"wallMs", asked.getWallMs(), most.wallMs},
+               {"fileSizeBytes", asked.getFileSizeBytes(), most.fileSizeBytes},
+               {"files", asked.getFiles(), most.files},
+               {"outputBytes", asked.getOutputBytes(), most.outputBytes}};
+  for (auto& each : kEach) {
+    if (each.most == 0 || each.asked <= each.most) continue;
+    auto refused = failure(rpc::Reason::EXEC_LIMIT_TOO_WIDE, "wider than the sandbox's limit");
+    refused.subject = each.name;
+    refused.limit = each.most;
+    return refused;
+  }
+  return nullptr;
+}
+
 bool present(const Sandbox& sandbox) {
   // Its parts are there, although its init may be dead.
   return !sandbox.gone && sandbox.entry.state != rpc::SandboxState::DESTROYING;
@@ -201,6 +220,7 @@ kj::OneOf<BegunExec, Failure> beginExec(Sandbox& sandbox, PeerScope& peer,
                                         rpc::ExecLimits::Reader limits, bool withStream) {
   if (!usable(sandbox)) return sandboxGone();
   if (!peer.connected) return failure(rpc::Reason::NONE, "the frontend disconnected");
+  KJ_IF_MAYBE (wide, tooWide(limits, sandbox.spec.limits)) return kj::mv(*wide);
   BegunExec result;
   if (withStream) {
     auto stream = openStream(sandbox);

@@ -97,6 +97,7 @@ class ExecCall final : private GuestSink,
 
   // What interrupts it.
   bool narrowEnough();  // false: fail() was called
+  void countLeftBehind();
   void fail(CallError error);
   void onBrokerLost();
   void onDeadline();
@@ -155,7 +156,7 @@ class ExecCall final : private GuestSink,
   std::vector<CounterValue> before_, after_;
   bool shared_ = false;
   rpc::ExecEnd endedBy_ = rpc::ExecEnd::RUNNING;
-  bool initExited_ = false;
+  bool initExited_ = false, sandboxGone_ = false;
   uint32_t initSignal_ = 0, initCode_ = 0;
   v1::Receipt receipt_;
 

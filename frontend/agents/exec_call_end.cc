@@ -58,6 +58,12 @@ kj::Promise<void> ExecCall::endExec() {
   // for it. A stream that we closed ended because we closed it.
   request.setStreamLost(streamLost_ && !exit_ && !failure_);
   return request.send().then([this](capnp::Response<rpc::Sandbox::EndExecResults>&& response) {
+    if (response.getStatus().getReason() == rpc::Reason::SANDBOX_GONE) {
+      // Released, or its time was up, while the program ran: that is its verdict.
+      sandboxGone_ = true;
+      after_ = before_;
+      return;
+    }
     if (response.getStatus().getCode() != rpc::Code::OK) {
       if (!error_) error_ = fromStatus(response.getStatus());
       return;
@@ -65,6 +71,8 @@ kj::Promise<void> ExecCall::endExec() {
     after_ = readCounters(response.getAfter());
     shared_ = shared_ || response.getSharedWith() > 0;
     endedBy_ = response.getEndedBy();
+    // Counted while they were being killed.
+    if (exit_ && endedBy_ != rpc::ExecEnd::RUNNING) exit_->leftRunning = 0;
     initExited_ = response.getInitExited();
     initSignal_ = response.getInitSignal();
     initCode_ = response.getInitCode();
@@ -105,6 +113,7 @@ verdict::Verdict ExecCall::judge() {
   // A program that never ran has counters all the same (a refused fork).
   if (failure_) facts.exit.emplace();
   facts.frontendDropped = delivered_[0].dropped + delivered_[1].dropped;
+  facts.sandboxDestroyed = sandboxGone_;
   facts.initExited = initExited_;
   facts.initSignaled = initSignal_ != 0;
   facts.initCode = initSignal_ != 0 ? initSignal_ : initCode_;

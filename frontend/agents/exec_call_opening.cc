@@ -28,6 +28,7 @@ kj::Promise<void> ExecCall::acquire(rpc::AgentPort::Client& port) {
   auto request = port.acquireRequest();
   request.initOwner().setUid(open_.uid);
   fillSpec(open_.sandbox, request.initSpec());
+  request.setWhileConnected(true);
   return request.send().then(
       [this](capnp::Response<rpc::AgentPort::AcquireResults>&& response) -> kj::Promise<void> {
         if (response.getStatus().getCode() != rpc::Code::OK) {
@@ -54,6 +55,7 @@ kj::Promise<void> ExecCall::onBegun(Begun& response) {
   exec_ = response.getExec();
   before_ = readCounters(response.getBefore());
   shared_ = response.getSharedWith() > 0;
+  countLeftBehind();
   auto stream = response.getStream();
   auto fd = stream.getFd();
   return fd.then([this, stream = kj::mv(stream)](kj::Maybe<int> borrowed) {
@@ -81,9 +83,23 @@ kj::Promise<void> ExecCall::attach(rpc::AgentPort::Client& port) {
     acquireMs_ = msSince(open_.received);
     limits_ = fromRpc(response.getLimits());
     hostRuntime_ = response.getRuntime() == "host";
-    leftBehind_ = backend_.leftRunning.of(name_);
     return onBegun(response);
   });
+}
+
+// What earlier execs left running may have ended since.
+void ExecCall::countLeftBehind() {
+  if (hostRuntime_) {  // where nothing else tells
+    leftBehind_ = backend_.leftRunning.of(name_);
+    return;
+  }
+  if (!shared_) backend_.leftRunning.forget(name_);
+  leftBehind_ = backend_.leftRunning.of(name_);
+  for (const auto& counter : before_) {
+    if (counter.kind == rpc::CounterKind::PIDS_NOW && counter.scope == rpc::Scope::SANDBOX) {
+      leftBehind_ = kj::min(leftBehind_, counter.value);
+    }
+  }
 }
 
 bool ExecCall::narrowEnough() {
@@ -97,7 +113,12 @@ bool ExecCall::narrowEnough() {
 }
 
 void ExecCall::fillLimits(rpc::ExecLimits::Builder limits) const {
-  limits.setCpuTimeMs(open_.exec.limits.cpuTimeMs);
+  const auto& asked = open_.exec.limits;
+  limits.setCpuTimeMs(asked.cpuTimeMs);
+  limits.setWallMs(asked.wallMs);
+  limits.setFileSizeBytes(asked.fileSizeBytes);
+  limits.setFiles(asked.files);
+  limits.setOutputBytes(asked.outputBytes);
 }
 
 kj::Promise<void> ExecCall::open() {

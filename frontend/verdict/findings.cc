@@ -99,13 +99,17 @@ void addWaitStatus(Finding& finding, const Facts& facts) {
 
 Maybe sandboxLost(const Facts& facts) {
   bool noAnswer = !facts.exit && facts.fired == Fired::kNobody;
-  if (!noAnswer && !facts.initExited) return std::nullopt;
+  if (!noAnswer && !facts.initExited && !facts.sandboxDestroyed) return std::nullopt;
   Finding finding(Control::kSandboxLost);
   finding.stopped = noAnswer;
   if (facts.initExited) {
     finding.evidence.push_back({facts.initSignaled ? "wait status of the sandbox's init, signal"
                                                    : "wait status of the sandbox's init, exit code",
                                 0, facts.initCode, Source::kKernel});
+  } else if (facts.sandboxDestroyed) {
+    finding.evidence.push_back(
+        {"answers of the broker that the sandbox is gone", 0, 1, Source::kFrontend});
+    finding.note = "it was released, or its time was up";
   } else {
     finding.evidence.push_back(
         {"streams to the agent that ended without a result", 0, 1, Source::kFrontend});
@@ -294,6 +298,8 @@ Maybe fileSize(const Facts& facts) {
   if (!facts.exit || facts.exit->fileAtLimit.empty() || facts.limits.fileSizeBytes == 0) {
     return std::nullopt;
   }
+  // As with a full disk: a program that says it wrote all it wanted may have.
+  if (exitedByItself(facts) && facts.exit->code == 0) return std::nullopt;
   Finding finding(Control::kFileSize);
   finding.stopped = diedOf(facts, SIGXFSZ);
   finding.limit = finding.observed = facts.limits.fileSizeBytes;

@@ -51,11 +51,14 @@ std::string processesText(uint32_t count) {
 
 // A signal that a control could have sent, when none did.
 std::string unexplainedSignal(const Facts& facts) {
-  for (auto [signal, text] :
-       {std::pair{SIGKILL, "SIGKILL"}, {SIGXCPU, "SIGXCPU"}, {SIGXFSZ, "SIGXFSZ"}}) {
+  for (auto [signal, text] : {std::pair{SIGKILL, "SIGKILL"}, {SIGXCPU, "SIGXCPU"}}) {
     if (diedOf(facts, signal)) {
       return std::string("main died of ") + text + ", but nothing of ours sent it";
     }
+  }
+  if (diedOf(facts, SIGXFSZ)) {
+    return "main died of SIGXFSZ, but no file at the limit was found: it is gone or was never one, "
+           "or the program sent the signal";
   }
   return "";
 }

@@ -83,6 +83,8 @@ struct Facts {
   uint64_t frontendDropped = 0;
 
   // The sandbox's init, from the broker's waitid.
+  // It was destroyed (released, or its time was up) while the exec ran.
+  bool sandboxDestroyed = false;
   bool initExited = false;
   bool initSignaled = false;
   uint32_t initCode = 0;

@@ -174,6 +174,7 @@ const std::vector<Token>& tokens() {
          f.initSignaled = m[1] == "signal";
          f.initCode = uint32_t(quantity(m[2]));
        }},
+      {std::regex("destroyed"), [](Facts& f, const std::smatch&) { f.sandboxDestroyed = true; }},
       {std::regex("shared"), [](Facts& f, const std::smatch&) { f.countersShared = true; }},
       {std::regex("left behind ([0-9]+)"),
        [](Facts& f, const std::smatch& m) { f.leftBehind = uint32_t(quantity(m[1])); }},
