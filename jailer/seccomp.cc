@@ -31,6 +31,8 @@ using Filter = std::unique_ptr<void, decltype(&seccomp_release)>;
 using Program = std::vector<sock_filter>;
 
 constexpr uint32_t kX32Bit = 0x40000000;
+// x86-64 left these numbers out when all architectures agreed on their next ones.
+constexpr uint32_t kFirstUnused = 335, kLastUnused = 423;
 constexpr uint32_t kNoCall = 0xffffffff;  // what a tracer puts to skip a call
 constexpr uint32_t kEnosys = SECCOMP_RET_ERRNO | ENOSYS;
 constexpr uint32_t kEperm = SECCOMP_RET_ERRNO | EPERM;
@@ -41,22 +43,9 @@ int numberOf(const char* call) {
   return number;
 }
 
-void addRule(const Filter& filter, uint32_t action, const char* call,
-             const std::vector<scmp_arg_cmp>& arguments) {
-  int result =
-      seccomp_rule_add_exact_array(filter.get(), action, numberOf(call),
-                                   static_cast<unsigned>(arguments.size()), arguments.data());
-  if (result < 0) KJ_FAIL_SYSCALL("seccomp_rule_add_exact_array", -result, call);
-}
-
-void addGroup(const Filter& filter, uint32_t action, const SyscallGroup& group) {
-  for (const char* call : group.calls) {
-    if (group.whenAnyOf.empty()) addRule(filter, action, call, {});
-    for (const ArgMatch& match : group.whenAnyOf) {
-      addRule(filter, action, call,
-              {scmp_arg_cmp{match.index, SCMP_CMP_MASKED_EQ, match.mask, match.value}});
-    }
-  }
+void addRule(const Filter& filter, uint32_t action, int number) {
+  int result = seccomp_rule_add_exact_array(filter.get(), action, number, 0, nullptr);
+  if (result < 0) KJ_FAIL_SYSCALL("seccomp_rule_add_exact_array", -result, number);
 }
 
 void setAttribute(const Filter& filter, scmp_filter_attr attribute, uint32_t value) {
@@ -84,33 +73,63 @@ Program exportProgram(const Filter& filter) {
   return program;
 }
 
-Program compileAllowList(const Profile& profile) {
-  Filter filter(seccomp_init(SCMP_ACT_ERRNO(EPERM)), &seccomp_release);
+// Of the calls that were known when `default` was written. It lists them all.
+int highestNumber() {
+  int highest = 0;
+  Profile known = defaultProfile();
+  for (const auto* groups : {&known.allowed, &known.absent, &known.refused}) {
+    for (const SyscallGroup& group : *groups) {
+      for (const char* call : group.calls) highest = std::max(highest, numberOf(call));
+    }
+  }
+  return highest;
+}
+
+// What each number from 0 to the highest answers. Calls with argument rules
+// never get here: the prelude has decided on them.
+std::vector<uint32_t> answersOf(const Profile& profile) {
+  std::vector<uint32_t> answers(static_cast<size_t>(highestNumber()) + 1, SCMP_ACT_ERRNO(EPERM));
+  auto set = [&](const SyscallGroup& group, uint32_t answer) {
+    for (const char* call : group.calls) answers[static_cast<size_t>(numberOf(call))] = answer;
+  };
+  for (const SyscallGroup& group : profile.allowed) set(group, SCMP_ACT_ALLOW);
+  for (const SyscallGroup& group : profile.absent) {
+    set(group, SCMP_ACT_ERRNO(static_cast<uint32_t>(group.error)));
+  }
+  return answers;
+}
+
+bool isUnused(size_t number) {
+  return number >= kFirstUnused && number <= kLastUnused;
+}
+
+// Rules only for what differs from the commonest answer: a long allow-list is
+// short as the list of what it refuses. Either way each number up to the highest
+// is decided on here by `answers`, and those above it by the prelude.
+Program compileNumbers(const std::vector<uint32_t>& answers) {
+  size_t allowed = 0, refused = 0;
+  for (size_t number = 0; number < answers.size(); ++number) {
+    if (isUnused(number)) continue;
+    if (answers[number] == SCMP_ACT_ALLOW) ++allowed;
+    if (answers[number] == SCMP_ACT_ERRNO(EPERM)) ++refused;
+  }
+  uint32_t commonest = allowed > refused ? SCMP_ACT_ALLOW : SCMP_ACT_ERRNO(EPERM);
+  Filter filter(seccomp_init(commonest), &seccomp_release);
   KJ_REQUIRE(filter != nullptr, "seccomp_init failed");
   // x32 and ia32 number their calls differently: whoever enters there means to
   // get round the list.
   setAttribute(filter, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
   setAttribute(filter, SCMP_FLTATR_CTL_OPTIMIZE, 2);  // a tree: three times cheaper to load
-  for (const SyscallGroup& group : profile.allowed) addGroup(filter, SCMP_ACT_ALLOW, group);
-  for (const SyscallGroup& group : profile.absent) {
-    addGroup(filter, SCMP_ACT_ERRNO(ENOSYS), group);
+  for (size_t number = 0; number < answers.size(); ++number) {
+    if (isUnused(number) || answers[number] == commonest) continue;
+    addRule(filter, answers[number], static_cast<int>(number));
   }
   return exportProgram(filter);
 }
 
-uint32_t highestNumber(const Profile& profile) {
-  int highest = 0;
-  for (const auto* groups : {&profile.allowed, &profile.absent, &profile.refused}) {
-    for (const SyscallGroup& group : *groups) {
-      for (const char* call : group.calls) highest = std::max(highest, numberOf(call));
-    }
-  }
-  return static_cast<uint32_t>(highest);
-}
-
-// What libseccomp's allow rules can't say, put in front of its program:
-// ENOSYS for calls newer than the list, and single argument values refused.
-// Jumps in BPF are relative, so the program behind it stays as it is.
+// What libseccomp's rules can't say, or say at length, put in front of its
+// program: ENOSYS for numbers that are no call, and the calls with argument
+// rules. Jumps in BPF are relative, so the program behind it stays as it is.
 class Prelude {
  public:
   Program build(const Profile& profile) {
@@ -119,31 +138,85 @@ class Prelude {
     load(offsetof(seccomp_data, nr));
     jumpIf(BPF_JEQ, kNoCall, kRetEnosys);
     jumpIf(BPF_JGE, kX32Bit, kEnd);
-    jumpIf(BPF_JGT, highestNumber(profile), kRetEnosys);
-    for (const RefusedArgument& refused : profile.refusedArguments) {
-      load(offsetof(seccomp_data, nr));
-      unlessEqual(static_cast<uint32_t>(numberOf(refused.call)), kNextCheck);
-      // Little endian: the low half of the argument comes first.
-      load(static_cast<uint32_t>(offsetof(seccomp_data, args) + refused.index * 8));
-      jumpIf(BPF_JEQ, refused.value, kRetEperm);
-      place(kNextCheck);
+    jumpIf(BPF_JGT, static_cast<uint32_t>(highestNumber()), kRetEnosys);
+    // Two jumps here save the rules behind one for each number.
+    unlessAtLeast(kFirstUnused, kNextCheck);
+    jumpIf(BPF_JGT, kLastUnused, kNextCheck);
+    jump(kRetEnosys);
+    place(kNextCheck);
+    for (const RefusedArgument& refused : profile.refusedArguments) refuse(refused);
+    for (const SyscallGroup& group : profile.allowed) {
+      if (group.whenAnyOf.empty()) continue;
+      for (const char* call : group.calls) allow(call, group.whenAnyOf);
     }
     jump(kEnd);
     place(kRetEnosys);
     ret(kEnosys);
     place(kRetEperm);
     ret(kEperm);
+    place(kRetAllow);
+    ret(SECCOMP_RET_ALLOW);
     place(kEnd);
     return std::move(program_);
   }
 
  private:
-  enum Label { kEnd, kRetEnosys, kRetEperm, kNextCheck, kLabels };
+  enum Label { kEnd, kRetEnosys, kRetEperm, kRetAllow, kNextCheck, kNextMatch, kLabels };
   struct Fixup {
     size_t at;
     enum { kTrue, kFalse, kAlways } branch;
   };
 
+  // The number is in the accumulator before and after each of these two.
+  void refuse(const RefusedArgument& refused) {
+    unlessEqual(static_cast<uint32_t>(numberOf(refused.call)), kNextCheck);
+    loadArgument(refused.index);
+    unlessEqual(refused.value, kNextMatch);
+    if (refused.unlessZero >= 0) {
+      auto index = static_cast<unsigned>(refused.unlessZero);
+      loadArgument(index);
+      unlessEqual(0, kRetEperm);
+      loadArgument(index, kHighHalf);
+      jumpIf(BPF_JEQ, 0, kNextMatch);
+    }
+    jump(kRetEperm);
+    place(kNextMatch);
+    load(offsetof(seccomp_data, nr));
+    place(kNextCheck);
+  }
+
+  void allow(const char* call, const std::vector<ArgMatch>& matches) {
+    unlessEqual(static_cast<uint32_t>(numberOf(call)), kNextCheck);
+    const ArgMatch* before = nullptr;
+    for (const ArgMatch& match : matches) {
+      auto mask = static_cast<uint32_t>(match.mask), value = static_cast<uint32_t>(match.value);
+      bool wide = match.mask != mask;
+      KJ_REQUIRE(!wide || match.mask == kAll64, "a mask of more than 32 bits", call);
+      // A row of comparisons with one argument loads it once.
+      bool loaded =
+          before != nullptr && before->index == match.index && !wide && before->mask == match.mask;
+      if (!loaded) loadArgument(match.index);
+      if (!loaded && mask != kLow32) bitAnd(mask);
+      if (wide) {
+        unlessEqual(value, kNextMatch);
+        loadArgument(match.index, kHighHalf);
+        jumpIf(BPF_JEQ, static_cast<uint32_t>(match.value >> 32), kRetAllow);
+        place(kNextMatch);
+      } else {
+        jumpIf(BPF_JEQ, value, kRetAllow);
+      }
+      before = wide ? nullptr : &match;
+    }
+    jump(kRetEperm);
+    place(kNextCheck);
+  }
+
+  // Little endian: the low half of an argument comes first.
+  static constexpr uint32_t kHighHalf = 4;
+  void loadArgument(unsigned index, uint32_t half = 0) {
+    load(static_cast<uint32_t>(offsetof(seccomp_data, args)) + index * 8 + half);
+  }
+  void bitAnd(uint32_t mask) { program_.push_back(BPF_STMT(BPF_ALU | BPF_AND | BPF_K, mask)); }
   void load(uint32_t offset) { program_.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offset)); }
   void ret(uint32_t value) { program_.push_back(BPF_STMT(BPF_RET | BPF_K, value)); }
   void jump(Label to) {
@@ -154,10 +227,12 @@ class Prelude {
     fixups_[to].push_back({program_.size(), Fixup::kTrue});
     program_.push_back(BPF_JUMP(static_cast<uint16_t>(BPF_JMP | comparison | BPF_K), value, 0, 0));
   }
-  void unlessEqual(uint32_t value, Label to) {
+  void unless(uint16_t comparison, uint32_t value, Label to) {
     fixups_[to].push_back({program_.size(), Fixup::kFalse});
-    program_.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 0));
+    program_.push_back(BPF_JUMP(static_cast<uint16_t>(BPF_JMP | comparison | BPF_K), value, 0, 0));
   }
+  void unlessEqual(uint32_t value, Label to) { unless(BPF_JEQ, value, to); }
+  void unlessAtLeast(uint32_t value, Label to) { unless(BPF_JGE, value, to); }
   void place(Label label) {
     for (const Fixup& fixup : fixups_[label]) {
       size_t distance = program_.size() - fixup.at - 1;
@@ -197,15 +272,18 @@ size_t countKnownCalls() {
 
 }  // namespace
 
-CompiledProfile compileDefaultProfile() {
-  Profile profile = defaultProfile();
+CompiledProfile compileProfile(const std::string& name) {
+  return compileProfile(name, profileNamed(name));
+}
+
+CompiledProfile compileProfile(const std::string& name, const Profile& profile) {
   Program program = Prelude().build(profile);
-  Program list = compileAllowList(profile);
+  Program list = compileNumbers(answersOf(profile));
   program.insert(program.end(), list.begin(), list.end());
   KJ_ASSERT(program.size() <= BPF_MAXINSNS, "the filter is too long", program.size());
 
   CompiledProfile compiled;
-  compiled.name = "default";
+  compiled.name = name;
   compiled.bpf = sealProgram(compiled.name, program);
   compiled.instructions = program.size();
   for (const SyscallGroup& group : profile.allowed) compiled.allowedCalls += group.calls.size();

@@ -14,8 +14,10 @@
 
 namespace cordon::jailer {
 
+struct Profile;
+
 struct CompiledProfile {
-  std::string name;     // "default"
+  std::string name;     // as asked for
   kj::AutoCloseFd bpf;  // sealed memfd with struct sock_filter[]
   size_t instructions = 0;
   size_t allowedCalls = 0;  // names that pass at least for some arguments
@@ -24,7 +26,10 @@ struct CompiledProfile {
 
 // `default`: about what container engines allow. RLIMIT_CORE can't be changed
 // (prlimit64 and setrlimit are matched on the low 32 bits of the resource).
-CompiledProfile compileDefaultProfile();
+// `tuned` and `build`: what programs of a kind were seen to need, and no more.
+// docs/seccomp.md has the tables. Throws for another name.
+CompiledProfile compileProfile(const std::string& name);
+CompiledProfile compileProfile(const std::string& name, const Profile& profile);
 
 // The agent's own filter as the `linux.seccomp` object of an OCI configuration
 // (JSON text): the default profile plus what vm-agent itself needs (clone3 for

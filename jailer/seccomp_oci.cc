@@ -47,7 +47,7 @@ std::string agentFilterAsOciJson() {
   for (const SyscallGroup& group : profile.allowed) appendAllowed(rules, group);
   for (const SyscallGroup& group : profile.absent) {
     append(rules, "{\"names\":" + namesAsJson(group) +
-                      ",\"action\":\"SCMP_ACT_ERRNO\",\"errnoRet\":" + std::to_string(ENOSYS) +
+                      ",\"action\":\"SCMP_ACT_ERRNO\",\"errnoRet\":" + std::to_string(group.error) +
                       "}");
   }
   // No flags: in particular not SPEC_ALLOW, which runc would set by itself.

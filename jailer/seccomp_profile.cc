@@ -1,35 +1,15 @@
 #include "jailer/seccomp_profile.h"
 
+#include <kj/debug.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <string_view>
 
 namespace cordon::jailer {
 
 namespace {
-
-// CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}. CLONE_NEWTIME shares its bit with
-// the exit signal and so is not a flag of clone(2).
-constexpr uint64_t kCloneNamespaceFlags = 0x7E020000;
-
-// Every resource but RLIMIT_CORE: with another value than the hard limit 1 that
-// the sandbox starts with, a piped core_pattern would run a root helper on the host.
-std::vector<ArgMatch> resourcesButCore(unsigned index) {
-  std::vector<ArgMatch> matches;
-  for (unsigned resource = 0; resource < RLIM_NLIMITS; ++resource) {
-    if (resource != RLIMIT_CORE) matches.push_back({index, kLow32, resource});
-  }
-  return matches;
-}
-
-std::vector<ArgMatch> prlimitButCore() {
-  std::vector<ArgMatch> matches = resourcesButCore(1);
-  matches.push_back({2, kAll64, 0});  // no new limit: reading, RLIMIT_CORE too
-  return matches;
-}
 
 std::vector<SyscallGroup> allowedByDefault() {
   return {
@@ -127,9 +107,8 @@ std::vector<SyscallGroup> allowedByDefault() {
         "sched_getparam", "sched_setparam", "sched_getscheduler", "sched_setscheduler",
         "sched_get_priority_max", "sched_get_priority_min", "sched_rr_get_interval", "getpriority",
         "setpriority", "ioprio_get", "ioprio_set", "getcpu"}},
-      {"reading and lowering limits", {"getrlimit", "getrusage", "sysinfo", "times", "uname"}},
-      {"setrlimit of everything but RLIMIT_CORE", {"setrlimit"}, resourcesButCore(0)},
-      {"prlimit of everything but RLIMIT_CORE, and reading", {"prlimit64"}, prlimitButCore()},
+      {"reading and lowering limits; RLIMIT_CORE can be read only (refusedArguments)",
+       {"getrlimit", "setrlimit", "prlimit64", "getrusage", "sysinfo", "times", "uname"}},
       {"clocks; setting one needs CAP_SYS_TIME of the host",
        {"time", "gettimeofday", "clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep",
         "adjtimex", "clock_adjtime"}},
@@ -206,13 +185,42 @@ void removeCall(std::vector<SyscallGroup>& groups, std::string_view call) {
                groups.end());
 }
 
+constexpr struct {
+  const char* name;
+  Profile (*make)();
+} kProfiles[] = {
+    {"default", &defaultProfile},
+    {"tuned", &tunedProfile},
+    {"build", &buildProfile},
+};
+
 }  // namespace
+
+const std::vector<std::string>& profileNames() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const auto& profile : kProfiles) all.emplace_back(profile.name);
+    return all;
+  }();
+  return names;
+}
+
+Profile profileNamed(std::string_view name) {
+  for (const auto& profile : kProfiles) {
+    if (name == profile.name) return profile.make();
+  }
+  KJ_FAIL_REQUIRE("no such seccomp profile", std::string(name).c_str());
+}
 
 Profile defaultProfile() {
   return {allowedByDefault(),
           {
               {"types into the terminal it was started from", "ioctl", 1, TIOCSTI},
               {"the console's paste buffer does the same", "ioctl", 1, 0x541C /* TIOCLINUX */},
+              // With another value than the hard limit 1 that the sandbox starts with, a
+              // piped core_pattern would run a root helper on the host.
+              {"a core file starts a root helper on the host", "setrlimit", 0, RLIMIT_CORE},
+              {"the same; reading it stays", "prlimit64", 1, RLIMIT_CORE, 2},
           },
           absentByDefault(),
           refusedByDefault()};
@@ -223,12 +231,16 @@ Profile agentProfile() {
   removeCall(profile.absent, "clone3");
   profile.allowed.push_back(
       {"the agent starts an exec in its cgroup (CLONE_INTO_CGROUP)", {"clone3"}});
-  for (const char* call : {"setrlimit", "prlimit64"}) removeCall(profile.allowed, call);
-  profile.allowed.push_back(
-      {"the agent sets its children's limits, RLIMIT_CORE included", {"setrlimit", "prlimit64"}});
-  // No terminal ever reaches the agent, and an allow-list of an OCI runtime
-  // can't express these two.
+  // No terminal ever reaches the agent, it sets its children's RLIMIT_CORE, and
+  // an allow-list of an OCI runtime can't express these.
   profile.refusedArguments.clear();
+  return profile;
+}
+
+Profile without(Profile profile, std::string_view call) {
+  removeCall(profile.allowed, call);
+  removeCall(profile.absent, call);
+  removeCall(profile.refused, call);
   return profile;
 }
 

@@ -2,7 +2,11 @@
 // is known and refused, with a reason as well. seccomp.cc compiles them,
 // seccomp_oci.cc writes them for an OCI runtime.
 #pragma once
+#include <errno.h>
+
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace cordon::jailer {
@@ -19,11 +23,17 @@ struct ArgMatch {
 constexpr uint64_t kLow32 = 0xffffffff;
 constexpr uint64_t kAll64 = ~uint64_t{0};
 
+// CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}. CLONE_NEWTIME shares its bit with
+// the exit signal and so is not a flag of clone(2).
+constexpr uint64_t kCloneNamespaceFlags = 0x7E020000;
+
 struct SyscallGroup {
   const char* reason;
   std::vector<const char*> calls;
   // Empty: allowed with any arguments. Else: allowed when one of these holds.
   std::vector<ArgMatch> whenAnyOf = {};
+  // What a group of `absent` answers.
+  int error = ENOSYS;
 };
 
 // An argument value of an otherwise allowed call that answers EPERM.
@@ -32,20 +42,34 @@ struct RefusedArgument {
   const char* call;
   unsigned index;
   uint32_t value;  // compared with the argument's low 32 bits
+  // An argument that makes the call harmless when it is 0; -1 = none.
+  int unlessZero = -1;
 };
 
 struct Profile {
   std::vector<SyscallGroup> allowed;
   std::vector<RefusedArgument> refusedArguments;  // looked at before `allowed`
-  // ENOSYS: callers fall back to something older.
+  // Not there (ENOSYS, or as `error` says): callers fall back to something else.
   std::vector<SyscallGroup> absent;
   // EPERM, as everything else that is not listed. Listed for the reader and for
   // the test that no call of this architecture was overlooked.
   std::vector<SyscallGroup> refused;
 };
 
+// In the order in which they are shown.
+const std::vector<std::string>& profileNames();
+// Throws for a name that profileNames() has not.
+Profile profileNamed(std::string_view name);
+
 Profile defaultProfile();
+// For CPython with its standard library and bash with everyday coreutils.
+Profile tunedProfile();
+// gcc, git, tar, make, asyncio and multiprocessing besides.
+Profile buildProfile();
 // A superset of the default: filters intersect, and every workload inherits it.
 Profile agentProfile();
+
+// The profile with this call taken out of every list: it answers EPERM.
+Profile without(Profile profile, std::string_view call);
 
 }  // namespace cordon::jailer

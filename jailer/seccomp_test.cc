@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
@@ -20,37 +21,48 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <set>
+#include <vector>
 
 #include "jailer/seccomp_profile.h"
 
 namespace cordon::jailer {
 namespace {
 
-const CompiledProfile& compiled() {
-  static const CompiledProfile profile = compileDefaultProfile();
-  return profile;
+const CompiledProfile& compiled(const std::string& name = "default") {
+  static std::map<std::string, CompiledProfile> all;
+  auto found = all.find(name);
+  if (found == all.end()) found = all.emplace(name, compileProfile(name)).first;
+  return found->second;
 }
 
-bool loadFilter() {
-  struct stat status;
-  if (fstat(compiled().bpf, &status) < 0) return false;
-  static sock_filter program[BPF_MAXINSNS];
-  if (pread(compiled().bpf, program, sizeof program, 0) != status.st_size) return false;
-  sock_fprog fprog = {static_cast<unsigned short>(compiled().instructions), program};
+std::vector<sock_filter> programOf(const CompiledProfile& profile) {
+  std::vector<sock_filter> program(profile.instructions);
+  auto bytes = static_cast<ssize_t>(program.size() * sizeof(sock_filter));
+  EXPECT_EQ(pread(profile.bpf, program.data(), static_cast<size_t>(bytes), 0), bytes);
+  return program;
+}
+
+bool loadFilter(std::vector<sock_filter>& program) {
+  sock_fprog fprog = {static_cast<unsigned short>(program.size()), program.data()};
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
          syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &fprog) == 0;
 }
 
 constexpr int kNotLoaded = 250;
 
+using Probe = std::function<int()>;
+
 // Runs `probe` in a child under the filter; the child's wait status.
-int runFiltered(const std::function<int()>& probe) {
+int runFiltered(const Probe& probe, const std::string& profile = "default") {
+  auto program = programOf(compiled(profile));
   pid_t child = fork();
   if (child == 0) {
-    if (!loadFilter()) _exit(kNotLoaded);
+    if (!loadFilter(program)) _exit(kNotLoaded);
     _exit(probe());
   }
   int status = -1;
@@ -59,10 +71,15 @@ int runFiltered(const std::function<int()>& probe) {
 }
 
 // errno of a raw call under the filter, 0 when it succeeded.
-int errnoOf(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0) {
-  int status = runFiltered([=] { return syscall(number, a, b, c, d, e) < 0 ? errno : 0; });
+int errnoUnder(const std::string& profile, long number, long a = 0, long b = 0, long c = 0,
+               long d = 0, long e = 0) {
+  int status = runFiltered([=] { return syscall(number, a, b, c, d, e) < 0 ? errno : 0; }, profile);
   EXPECT_TRUE(WIFEXITED(status)) << "call " << number << " ended with status " << status;
   return WEXITSTATUS(status);
+}
+
+int errnoOf(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0) {
+  return errnoUnder("default", number, a, b, c, d, e);
 }
 
 TEST(DefaultProfile, IsASealedProgram) {
@@ -170,7 +187,7 @@ TEST(DefaultProfile, HighBitsDoNotHideAnArgument) {
   EXPECT_EQ(errnoOf(SYS_prlimit64, 0, RLIMIT_NOFILE, few), 0);
   EXPECT_EQ(errnoOf(SYS_setrlimit, RLIMIT_NOFILE, few), 0);
   EXPECT_EQ(errnoOf(SYS_setrlimit, RLIMIT_NOFILE | kHigh, few), 0);
-  EXPECT_EQ(errnoOf(SYS_prlimit64, 0, RLIM_NLIMITS, few), EPERM);
+  EXPECT_EQ(errnoOf(SYS_prlimit64, 0, RLIM_NLIMITS, few), EINVAL);
 
   EXPECT_EQ(errnoOf(SYS_socket, AF_UNIX, SOCK_STREAM, 0), 0);
   EXPECT_EQ(errnoOf(SYS_socket, AF_UNIX | kHigh, SOCK_STREAM, 0), 0);
@@ -197,32 +214,261 @@ TEST(DefaultProfile, CoreLimitCanBeRead) {
   EXPECT_EQ(status, 0);
 }
 
-void expectKilledBySigsys(const std::function<int()>& probe) {
-  int status = runFiltered(probe);
+class EachProfile : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Seccomp, EachProfile, testing::ValuesIn(profileNames()),
+                         [](const auto& test) { return test.param; });
+
+void expectKilledBySigsys(const Probe& probe, const std::string& profile) {
+  int status = runFiltered(probe, profile);
   EXPECT_TRUE(WIFSIGNALED(status)) << "status " << status;
   EXPECT_EQ(WTERMSIG(status), SIGSYS);
 }
 
-TEST(DefaultProfile, OtherEntryPointsKill) {
-  expectKilledBySigsys([] { return syscall(0x40000000 | SYS_getpid) < 0 ? errno : 0; });
-  expectKilledBySigsys([] { return syscall(0x40000000 | 512) < 0 ? errno : 0; });
+TEST_P(EachProfile, OtherEntryPointsKill) {
+  expectKilledBySigsys([] { return syscall(0x40000000 | SYS_getpid) < 0 ? errno : 0; }, GetParam());
+  expectKilledBySigsys([] { return syscall(0x40000000 | 512) < 0 ? errno : 0; }, GetParam());
   // int 0x80 with ia32's getpid; where the kernel has no ia32 entry it is SIGSEGV.
-  int status = runFiltered([] {
-    long result = 20;
-    __asm__ volatile("int $0x80" : "+a"(result) : : "memory", "r8", "r9", "r10", "r11");
-    return result > 0 ? 0 : 1;
-  });
+  int status = runFiltered(
+      [] {
+        long result = 20;
+        __asm__ volatile("int $0x80" : "+a"(result) : : "memory", "r8", "r9", "r10", "r11");
+        return result > 0 ? 0 : 1;
+      },
+      GetParam());
   ASSERT_TRUE(WIFSIGNALED(status)) << "an ia32 call got through, status " << status;
   EXPECT_TRUE(WTERMSIG(status) == SIGSYS || WTERMSIG(status) == SIGSEGV);
 }
 
-TEST(DefaultProfile, ProgramsRun) {
-  int status = runFiltered([] {
-    execl("/bin/sh", "sh", "-c", "echo a | cat >/dev/null && test -e / && exit 7", nullptr);
-    return 1;
-  });
+TEST_P(EachProfile, ProgramsRun) {
+  int status = runFiltered(
+      [] {
+        execl("/bin/sh", "sh", "-c", "echo a | cat >/dev/null && test -e / && exit 7", nullptr);
+        return 1;
+      },
+      GetParam());
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 7);
+}
+
+// The kernel's interpreter, as far as a filter of ours goes.
+uint32_t evaluate(const std::vector<sock_filter>& program, const seccomp_data& data) {
+  uint32_t accumulator = 0;
+  for (size_t at = 0; at < program.size(); ++at) {
+    const sock_filter& now = program[at];
+    auto branch = [&](bool taken) { at += taken ? now.jt : now.jf; };
+    switch (now.code) {
+      case BPF_LD | BPF_W | BPF_ABS:
+        memcpy(&accumulator, reinterpret_cast<const char*>(&data) + now.k, sizeof accumulator);
+        break;
+      case BPF_ALU | BPF_AND | BPF_K:
+        accumulator &= now.k;
+        break;
+      case BPF_JMP | BPF_JA:
+        at += now.k;
+        break;
+      case BPF_JMP | BPF_JEQ | BPF_K:
+        branch(accumulator == now.k);
+        break;
+      case BPF_JMP | BPF_JGT | BPF_K:
+        branch(accumulator > now.k);
+        break;
+      case BPF_JMP | BPF_JGE | BPF_K:
+        branch(accumulator >= now.k);
+        break;
+      case BPF_RET | BPF_K:
+        return now.k;
+      default:
+        ADD_FAILURE() << "an instruction that this knows nothing of: " << now.code;
+        return 0;
+    }
+  }
+  ADD_FAILURE() << "the program has no end";
+  return 0;
+}
+
+// What the data say, read as naively as can be.
+class Oracle {
+ public:
+  explicit Oracle(Profile profile) : profile_(std::move(profile)) {
+    Profile all = defaultProfile();
+    for (const auto* groups : {&all.allowed, &all.absent, &all.refused}) {
+      for (const SyscallGroup& group : *groups) {
+        for (const char* call : group.calls) known_.insert(number(call));
+      }
+    }
+  }
+
+  uint32_t answer(const seccomp_data& data) const {
+    if (data.arch != AUDIT_ARCH_X86_64) return SECCOMP_RET_KILL_PROCESS;
+    if (data.nr == -1) return SECCOMP_RET_ERRNO | ENOSYS;
+    if ((static_cast<uint32_t>(data.nr) & 0x40000000) != 0 || data.nr < 0) {
+      return SECCOMP_RET_KILL_PROCESS;
+    }
+    if (known_.count(data.nr) == 0) return SECCOMP_RET_ERRNO | ENOSYS;
+    for (const RefusedArgument& refused : profile_.refusedArguments) {
+      bool harmless = refused.unlessZero >= 0 && data.args[refused.unlessZero] == 0;
+      if (number(refused.call) == data.nr && !harmless &&
+          static_cast<uint32_t>(data.args[refused.index]) == refused.value) {
+        return SECCOMP_RET_ERRNO | EPERM;
+      }
+    }
+    for (const SyscallGroup& group : profile_.allowed) {
+      if (!has(group, data.nr)) continue;
+      if (group.whenAnyOf.empty()) return SECCOMP_RET_ALLOW;
+      for (const ArgMatch& match : group.whenAnyOf) {
+        if ((data.args[match.index] & match.mask) == match.value) return SECCOMP_RET_ALLOW;
+      }
+    }
+    for (const SyscallGroup& group : profile_.absent) {
+      if (has(group, data.nr)) return SECCOMP_RET_ERRNO | static_cast<uint32_t>(group.error);
+    }
+    return SECCOMP_RET_ERRNO | EPERM;
+  }
+
+  // Values at and around every one that an argument rule compares with.
+  std::vector<uint64_t> interestingValues() const {
+    std::set<uint64_t> values = {0, 1, ~uint64_t{0}};
+    auto around = [&](uint64_t value) {
+      for (uint64_t v : {value, value + 1, value - 1, value | uint64_t{1} << 32, value | 1}) {
+        values.insert(v);
+      }
+    };
+    for (const RefusedArgument& refused : profile_.refusedArguments) around(refused.value);
+    for (const SyscallGroup& group : profile_.allowed) {
+      for (const ArgMatch& match : group.whenAnyOf) around(match.value);
+    }
+    for (int bit = 0; bit < 64; ++bit) values.insert(uint64_t{1} << bit);
+    return {values.begin(), values.end()};
+  }
+
+ private:
+  static int number(const char* call) {
+    return seccomp_syscall_resolve_name_arch(SCMP_ARCH_X86_64, call);
+  }
+  static bool has(const SyscallGroup& group, int nr) {
+    return std::any_of(group.calls.begin(), group.calls.end(),
+                       [nr](const char* call) { return number(call) == nr; });
+  }
+
+  Profile profile_;
+  std::set<int> known_;
+};
+
+TEST_P(EachProfile, TheProgramSaysWhatTheDataSay) {
+  Oracle oracle(profileNamed(GetParam()));
+  auto program = programOf(compiled(GetParam()));
+  auto check = [&](int nr, uint32_t arch, uint64_t value, unsigned argument) {
+    seccomp_data data = {};
+    data.nr = nr;
+    data.arch = arch;
+    data.args[argument] = value;
+    ASSERT_EQ(evaluate(program, data), oracle.answer(data))
+        << "call " << nr << ", argument " << argument << " = " << value;
+  };
+  for (int nr = -2; nr < 1100; ++nr) {
+    check(nr, AUDIT_ARCH_X86_64, 0, 0);
+    check(nr, AUDIT_ARCH_I386, 0, 0);
+    check(nr, AUDIT_ARCH_AARCH64, 0, 0);
+    check(nr | 0x40000000, AUDIT_ARCH_X86_64, 0, 0);
+  }
+  std::set<int> withRules;
+  Profile profile = profileNamed(GetParam());
+  for (const RefusedArgument& refused : profile.refusedArguments) {
+    withRules.insert(seccomp_syscall_resolve_name_arch(SCMP_ARCH_X86_64, refused.call));
+  }
+  for (const SyscallGroup& group : profile.allowed) {
+    if (group.whenAnyOf.empty()) continue;
+    for (const char* call : group.calls) {
+      withRules.insert(seccomp_syscall_resolve_name_arch(SCMP_ARCH_X86_64, call));
+    }
+  }
+  auto values = oracle.interestingValues();
+  for (int nr : withRules) {
+    for (uint64_t value : values) {
+      for (unsigned argument = 0; argument < 6; ++argument) {
+        check(nr, AUDIT_ARCH_X86_64, value, argument);
+      }
+      // prlimit64 is decided by two.
+      seccomp_data data = {nr, AUDIT_ARCH_X86_64, 0, {0, RLIMIT_CORE, value, 0, 0, 0}};
+      ASSERT_EQ(evaluate(program, data), oracle.answer(data)) << nr << " " << value;
+    }
+  }
+}
+
+TEST_P(EachProfile, ListsACallOnceAndSaysWhy) {
+  Profile profile = profileNamed(GetParam());
+  std::set<std::string> listed;
+  for (const auto* groups : {&profile.allowed, &profile.absent, &profile.refused}) {
+    for (const SyscallGroup& group : *groups) {
+      EXPECT_GT(std::string(group.reason).size(), 5u);
+      for (const char* call : group.calls) {
+        EXPECT_TRUE(listed.insert(call).second) << call << " is listed twice";
+        EXPECT_GE(seccomp_syscall_resolve_name_arch(SCMP_ARCH_X86_64, call), 0) << call;
+      }
+    }
+  }
+}
+
+TEST_P(EachProfile, LetsNoNamespaceBeMade) {
+  for (long flag : {CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET}) {
+    EXPECT_EQ(errnoUnder(GetParam(), SYS_clone, flag | SIGCHLD), EPERM) << flag;
+    EXPECT_EQ(errnoUnder(GetParam(), SYS_unshare, flag), EPERM) << flag;
+  }
+  EXPECT_EQ(errnoUnder(GetParam(), SYS_clone3, 0, 0), ENOSYS);
+  for (long call : {SYS_mount, SYS_bpf, SYS_io_uring_setup, SYS_keyctl, SYS_userfaultfd, SYS_setns,
+                    SYS_perf_event_open, SYS_open_by_handle_at}) {
+    EXPECT_EQ(errnoUnder(GetParam(), call), EPERM) << call;
+  }
+  int ioctlAnswer = GetParam() == "tuned" ? ENOTTY : EPERM;
+  EXPECT_EQ(errnoUnder(GetParam(), SYS_ioctl, 9999, TIOCSTI, 0), ioctlAnswer);
+}
+
+TEST(Profiles, AreAsShortAsTheyShouldBe) {
+  EXPECT_LE(compiled("tuned").allowedCalls, 70u);
+  EXPECT_LE(compiled("build").allowedCalls, 110u);
+  EXPECT_THROW(compileProfile("none"), kj::Exception);
+  EXPECT_THROW(compileProfile(""), kj::Exception);
+}
+
+TEST(Profiles, EachIsWiderThanTheOneBefore) {
+  auto callsOf = [](const std::string& name) {
+    std::set<std::string> calls;
+    for (const SyscallGroup& group : profileNamed(name).allowed) {
+      calls.insert(group.calls.begin(), group.calls.end());
+    }
+    return calls;
+  };
+  auto tuned = callsOf("tuned"), build = callsOf("build"), all = callsOf("default");
+  EXPECT_TRUE(std::includes(build.begin(), build.end(), tuned.begin(), tuned.end()));
+  EXPECT_TRUE(std::includes(all.begin(), all.end(), build.begin(), build.end()));
+}
+
+TEST(TunedProfile, AnswersSoThatProgramsFallBack) {
+  EXPECT_EQ(errnoUnder("tuned", SYS_statx), ENOSYS);
+  EXPECT_EQ(errnoUnder("tuned", SYS_faccessat2), ENOSYS);
+  EXPECT_EQ(errnoUnder("tuned", SYS_getxattr), EOPNOTSUPP);
+  EXPECT_EQ(errnoUnder("tuned", SYS_ioctl, 0, FIONREAD), ENOTTY);
+  EXPECT_EQ(errnoUnder("tuned", SYS_fsync, 0), EINVAL);
+  EXPECT_EQ(errnoUnder("tuned", SYS_socket, AF_INET, SOCK_STREAM), EPERM);
+  EXPECT_EQ(errnoUnder("tuned", SYS_socket, AF_UNIX, SOCK_STREAM), EPERM);
+  EXPECT_EQ(errnoUnder("tuned", SYS_prctl, PR_GET_DUMPABLE), EPERM);
+  EXPECT_EQ(errnoUnder("tuned", SYS_ptrace), EPERM);
+  rlimit files = {64, 64};
+  long few = reinterpret_cast<long>(&files);
+  EXPECT_EQ(errnoUnder("tuned", SYS_prlimit64, 0, RLIMIT_NOFILE, few), EPERM);
+  EXPECT_EQ(errnoUnder("tuned", SYS_prlimit64, 0, RLIMIT_NOFILE, 0, few), 0);
+}
+
+TEST(BuildProfile, HasSocketsOfThreeFamilies) {
+  for (long family : {AF_UNIX, AF_INET, AF_INET6}) {
+    EXPECT_EQ(errnoUnder("build", SYS_socket, family, SOCK_STREAM), 0) << family;
+  }
+  for (long family : {AF_NETLINK, AF_VSOCK, AF_ALG, AF_PACKET}) {
+    EXPECT_EQ(errnoUnder("build", SYS_socket, family, SOCK_STREAM), EPERM) << family;
+  }
+  rlimit core = {RLIM_INFINITY, RLIM_INFINITY};
+  EXPECT_EQ(errnoUnder("build", SYS_prlimit64, 0, RLIMIT_CORE, reinterpret_cast<long>(&core)),
+            EPERM);
 }
 
 // What an OCI configuration says, read back from its text.
@@ -267,7 +513,22 @@ void readRule(capnp::JsonValue::Reader rule, OciRules& rules) {
   }
 }
 
-TEST(AgentFilter, IsASupersetOfTheDefault) {
+void expectWithin(const Profile& profile, OciRules& rules) {
+  for (const SyscallGroup& group : profile.allowed) {
+    for (const char* call : group.calls) {
+      EXPECT_EQ(rules.never.count(call), 0u) << call;
+      if (rules.always.count(call)) continue;
+      ASSERT_FALSE(group.whenAnyOf.empty()) << call << " is narrower for the agent";
+      for (const ArgMatch& match : group.whenAnyOf) {
+        EXPECT_TRUE(
+            rules.conditional[call].count(conditionKey(match.index, match.mask, match.value)))
+            << call;
+      }
+    }
+  }
+}
+
+TEST(AgentFilter, IsASupersetOfAllProfiles) {
   std::string text = agentFilterAsOciJson();
   capnp::MallocMessageBuilder message;
   auto json = message.initRoot<capnp::JsonValue>();
@@ -280,18 +541,7 @@ TEST(AgentFilter, IsASupersetOfTheDefault) {
 
   OciRules rules;
   for (auto rule : top.at("syscalls").getArray()) readRule(rule, rules);
-  for (const SyscallGroup& group : defaultProfile().allowed) {
-    for (const char* call : group.calls) {
-      EXPECT_EQ(rules.never.count(call), 0u) << call;
-      if (rules.always.count(call)) continue;
-      ASSERT_FALSE(group.whenAnyOf.empty()) << call << " is narrower for the agent";
-      for (const ArgMatch& match : group.whenAnyOf) {
-        EXPECT_TRUE(
-            rules.conditional[call].count(conditionKey(match.index, match.mask, match.value)))
-            << call;
-      }
-    }
-  }
+  for (const std::string& name : profileNames()) expectWithin(profileNamed(name), rules);
   for (const char* call : {"clone3", "prlimit64", "setrlimit", "seccomp", "prctl", "execveat",
                            "setresuid", "setresgid", "setgroups", "kill", "capset"}) {
     EXPECT_TRUE(rules.always.count(call)) << call;

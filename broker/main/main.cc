@@ -142,7 +142,7 @@ int serve(const Options& options) {
   RuntimeSet runtimes(makeRuntimes(children, timer, *cgroups, options, place.vmAgent()));
   auto images =
       runtimes::ImageStore::open(place.images(), options.imageDirs, place.vmAgent(), timer);
-  auto profile = jailer::compileDefaultProfile();
+  auto profile = jailer::compileProfile("default");
   spdlog::info("seccomp profile {}: {} of {} calls", profile.name, profile.allowedCalls,
                profile.knownCalls);
 

@@ -55,7 +55,7 @@ void dropCapabilities() {
 // The allow-list that workloads get: whatever a frontend does is in it, and no
 // namespace, mount, module, key, bpf or io_uring call is.
 void allowOrdinaryCalls() {
-  auto profile = jailer::compileDefaultProfile();
+  auto profile = jailer::compileProfile("default");
   std::vector<sock_filter> program(profile.instructions);
   size_t bytes = program.size() * sizeof(sock_filter);
   ssize_t got;

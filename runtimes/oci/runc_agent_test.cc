@@ -67,7 +67,7 @@ class RuncAgent : public RuncFixture {
     leaves_.clear();
   }
 
-  jailer::CompiledProfile profile_ = jailer::compileDefaultProfile();
+  jailer::CompiledProfile profile_ = jailer::compileProfile("default");
   std::vector<kj::Own<broker::ExecLeaf>> leaves_;
   uint32_t lastExec_ = 0;
 };
