@@ -88,7 +88,7 @@ class Runtime {
   // it never started). Idempotent; returns what could not be removed.
   virtual std::vector<broker::LeftOver> cleanup(const std::string& name,
                                                 const std::string& directory) = 0;
-  // One line for the inspect card.
+  // One line for the inspect card; the workload's seccomp profile is not in it.
   virtual std::string isolation() const = 0;
 };
 

@@ -89,6 +89,9 @@ class AgentPort final : public rpc::AgentPort::Server {
           auto& all = services_.runtimes.all();
           auto out = context.getResults().initRuntimes(static_cast<uint>(all.size()));
           for (uint i = 0; i < all.size(); ++i) write(out[i], *all[i], probes[i]);
+          auto& profiles = services_.profiles;
+          auto list = context.getResults().initProfiles(static_cast<uint>(profiles.size()));
+          for (uint i = 0; i < profiles.size(); ++i) write(list[i], profiles[i]);
         })
         .catch_([](kj::Exception&& e) { refuseQuietly("runtimes", e); });
   }

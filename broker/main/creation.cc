@@ -163,6 +163,9 @@ kj::Promise<Creation::Result> Creation::probe(Job& job) {
     refused.subject = "runtime";
     return Result(kj::mv(refused));
   }
+  KJ_IF_MAYBE (refused, chooseProfile(sandbox)) {
+    return Result(kj::mv(*refused));
+  }
   return services_.runtimes.probe(*sandbox.runtime).then([this, &sandbox](runtimes::Probe&& p) {
     if (!p.available) {
       return Result(failure(rpc::Reason::RUNTIME_UNAVAILABLE, kj::mv(p.reason)));
@@ -172,6 +175,28 @@ kj::Promise<Creation::Result> Creation::probe(Job& job) {
     }
     return Result(nullptr);
   });
+}
+
+Creation::Result Creation::chooseProfile(Sandbox& sandbox) {
+  auto refuse = [](rpc::Reason reason, std::string detail) {
+    auto refused = failure(reason, std::move(detail));
+    refused.subject = "seccomp";
+    return Result(kj::mv(refused));
+  };
+  auto& asked = sandbox.spec.seccomp;
+  if (!sandbox.runtime->isSandbox()) {
+    if (asked.empty()) return nullptr;
+    return refuse(rpc::Reason::SECCOMP_NOT_APPLIED,
+                  sandbox.entry.runtime + " is no sandbox and puts no seccomp profile on programs");
+  }
+  std::string names;
+  for (auto& profile : services_.profiles) {
+    if (profile.name == (asked.empty() ? kDefaultProfile : asked)) sandbox.profile = &profile;
+    names += (names.empty() ? "" : ", ") + profile.name;
+  }
+  if (sandbox.profile != nullptr) return nullptr;
+  return refuse(rpc::Reason::UNKNOWN_SECCOMP_PROFILE,
+                "no seccomp profile of that name; there are: " + names);
 }
 
 kj::Promise<Creation::Result> Creation::resolveImage(Job& job) {
@@ -247,7 +272,7 @@ kj::Promise<Creation::Result> Creation::queueControl(Job& job) {
   writeAgentConfig(message.initRoot<guest::AgentConfig>(),
                    {sandbox.spec, *sandbox.runtime, sandbox.image.get(), cgroups, sandbox.name(),
                     sandbox.entry.directory});
-  int bpf = sandbox.runtime->isSandbox() ? services_.workloadBpf : -1;
+  int bpf = sandbox.profile == nullptr ? -1 : sandbox.profile->bpf;
   auto stream = ipc::socketPair(SOCK_STREAM | SOCK_NONBLOCK);
   if (control.sendConfig(message, bpf) != ipc::SendResult::kSent ||
       control.sendStream(stream.b.get()) != ipc::SendResult::kSent) {

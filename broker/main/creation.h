@@ -2,7 +2,7 @@
 //
 // In order:
 //   1. spec       checked wholly; room for one more
-//   2. probe      can the runtime work here?
+//   2. probe      can the runtime work here? which seccomp profile?
 //   3. image      resolved, its skeleton built at first use
 //   4. record     name and token; id range claimed and record written: before
 //                 the first effect, so that nothing can be forgotten
@@ -55,6 +55,7 @@ class Creation final : private kj::TaskSet::ErrorHandler {
   kj::Promise<kj::OneOf<Created, Failure>> run(kj::Own<Job> job);
   kj::Promise<Result> runFrom(Job& job, size_t step);
   kj::Promise<Result> probe(Job& job);
+  Result chooseProfile(Sandbox& sandbox);
   kj::Promise<Result> resolveImage(Job& job);
   kj::Promise<Result> record(Job& job);
   kj::Promise<Result> makeDirectory(Job& job);

@@ -14,6 +14,8 @@ rpc::Code codeOf(rpc::Reason reason) {
     case rpc::Reason::SCRATCH_EXCEEDS_MEMORY:
     case rpc::Reason::UNKNOWN_RUNTIME:
     case rpc::Reason::UNKNOWN_IMAGE:
+    case rpc::Reason::UNKNOWN_SECCOMP_PROFILE:
+    case rpc::Reason::SECCOMP_NOT_APPLIED:
     case rpc::Reason::BAD_NAME:
     case rpc::Reason::EXEC_LIMIT_TOO_WIDE:
       return rpc::Code::INVALID_ARGUMENT;

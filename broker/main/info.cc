@@ -56,6 +56,12 @@ void write(rpc::RuntimeInfo::Builder out, const runtimes::Runtime& runtime,
   out.setIsSandbox(runtime.isSandbox());
 }
 
+void write(rpc::SeccompProfile::Builder out, const WorkloadProfile& profile) {
+  out.setName(profile.name);
+  out.setCalls(profile.calls);
+  out.setKnown(profile.known);
+}
+
 void write(rpc::SandboxInfo::Builder out, Sandbox& sandbox, kj::TimePoint now, bool withCounters) {
   auto& entry = sandbox.entry;
   out.setName(entry.name);
@@ -80,7 +86,15 @@ void write(rpc::SandboxInfo::Builder out, Sandbox& sandbox, kj::TimePoint now, b
   auto left = end > now ? end - now : 0 * kj::SECONDS;
   out.setTtlLeftMs(static_cast<uint64_t>(left / kj::MILLISECONDS));
   out.setIdleMs(static_cast<uint64_t>(sandbox.spec.idle / kj::MILLISECONDS));
-  if (sandbox.runtime != nullptr) out.setIsolation(sandbox.runtime->isolation());
+  std::string isolation = sandbox.runtime == nullptr ? "" : sandbox.runtime->isolation();
+  if (sandbox.profile != nullptr) {
+    auto& profile = *sandbox.profile;
+    write(out.initSeccomp(), profile);
+    if (!isolation.empty()) isolation += ", ";
+    isolation += "seccomp " + profile.name + " (" + std::to_string(profile.calls) + " of " +
+                 std::to_string(profile.known) + " calls)";
+  }
+  out.setIsolation(isolation);
 }
 
 }  // namespace cordon::broker

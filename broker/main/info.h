@@ -4,6 +4,7 @@
 
 #include "broker/main/runtime_set.h"
 #include "broker/main/sandbox.h"
+#include "broker/main/workload_profile.h"
 
 namespace cordon::broker {
 
@@ -12,6 +13,7 @@ void write(rpc::Limits::Builder out, const ResolvedLimits& limits);
 void write(rpc::Receipt::Builder out, const Receipt& receipt);
 void write(rpc::RuntimeInfo::Builder out, const runtimes::Runtime& runtime,
            const runtimes::Probe& probe);
+void write(rpc::SeccompProfile::Builder out, const WorkloadProfile& profile);
 // Counters are left out of listings: they cost a read of several files each.
 void write(rpc::SandboxInfo::Builder out, Sandbox& sandbox, kj::TimePoint now, bool withCounters);
 

@@ -16,6 +16,7 @@
 
 #include "broker/main/creation.h"
 #include "broker/main/destruction.h"
+#include "broker/main/info.h"
 #include "ipc/control.h"
 #include "ipc/fdpass.h"
 
@@ -28,6 +29,7 @@ struct Script {
   bool ledgerRefuses = false;
   bool limitDiffers = false;
   bool createFails = false;
+  bool isSandbox = true;
   bool createThrows = false;
   bool agentSilent = false;  // never greets
   bool agentCloses = false;  // closes its stream and ends
@@ -170,7 +172,7 @@ class LedgerDouble final : public Ledger {
   kj::Maybe<Failure> open(SandboxRecord& record, bool wantIds) override {
     if (script_.ledgerRefuses) return failure(rpc::Reason::ID_RANGES_EXHAUSTED, "none left");
     script_.say("ledger.open");
-    EXPECT_TRUE(wantIds);
+    EXPECT_EQ(wantIds, script_.isSandbox);
     record.idFirst = 65536;
     record.idCount = 65536;
     return nullptr;
@@ -208,7 +210,7 @@ class RuntimeDouble final : public runtimes::Runtime {
  public:
   explicit RuntimeDouble(Script& script) : script_(script) {}
   const char* name() const override { return "runc"; }
-  bool isSandbox() const override { return true; }
+  bool isSandbox() const override { return script_.isSandbox; }
   bool needsCgroups() const override { return true; }
   bool needsImage() const override { return true; }
   kj::Promise<runtimes::Probe> probe() override {
@@ -303,6 +305,7 @@ class LifecycleTest : public ::testing::Test {
     auto spec = message.initRoot<rpc::SandboxSpec>();
     spec.initLimits().setMemoryBytes(64 << 20);
     spec.setImage(image);
+    spec.setSeccomp(seccomp);
     return creation.create(7, spec, kj::addRef(*peer), false);
   }
   Answer created() { return create().wait(io.waitScope); }
@@ -323,6 +326,7 @@ class LifecycleTest : public ::testing::Test {
   Script script;
   std::string directory;
   std::string image;
+  std::string seccomp;
   capnp::MallocMessageBuilder message;
   kj::AsyncIoContext io = kj::setupAsyncIo();
   TurnClock clock;
@@ -332,14 +336,77 @@ class LifecycleTest : public ::testing::Test {
   ImagesDouble images;
   RuntimeSet runtimes{doubles(script)};
   RuntimeDouble* runtime = nullptr;
-  Services services{
-      io.unixEventPort, io.unixEventPort.getTimer(), clock, children, tree, ledger, images,
-      runtimes,         Ceilings::ofThisHost(),      -1,    "",       false};
+  Services services{io.unixEventPort,
+                    io.unixEventPort.getTimer(),
+                    clock,
+                    children,
+                    tree,
+                    ledger,
+                    images,
+                    runtimes,
+                    Ceilings::ofThisHost(),
+                    {{"default", -1, 298, 373}, {"tuned", -1, 70, 373}},
+                    "",
+                    false,
+                    4,
+                    4};
   Registry registry{4, 4};
   Destruction destruction{services, registry};
   Creation creation{services, registry, destruction};
   kj::Own<PeerScope> peer = kj::refcounted<PeerScope>(1, 0);
 };
+
+TEST_F(LifecycleTest, TheProfileIsTheOneAskedFor) {
+  for (const char* name : {"", "default", "tuned"}) {
+    seccomp = name;
+    auto answer = created();
+    ASSERT_TRUE(answer.is<Created>());
+    auto& sandbox = *answer.get<Created>().sandbox;
+    ASSERT_NE(sandbox.profile, nullptr);
+    EXPECT_EQ(sandbox.profile->name, seccomp.empty() ? "default" : seccomp);
+    capnp::MallocMessageBuilder told;
+    auto info = told.initRoot<rpc::SandboxInfo>();
+    write(info, sandbox, io.unixEventPort.getTimer().now(), false);
+    EXPECT_EQ(std::string(info.getSeccomp().getName().cStr()), sandbox.profile->name);
+    EXPECT_EQ(info.getSeccomp().getCalls(), sandbox.profile->calls);
+    if (seccomp == "tuned") {
+      EXPECT_EQ(std::string(info.getIsolation().cStr()),
+                "a test double, seccomp tuned (70 of 373 calls)");
+    }
+    destruction.destroy(sandbox, "test").wait(io.waitScope);
+  }
+}
+
+TEST_F(LifecycleTest, AnUnknownProfileIsRefusedWithTheNamesThereAre) {
+  seccomp = "unconfined";
+  auto answer = created();
+  ASSERT_TRUE(answer.is<Failure>());
+  auto& why = answer.get<Failure>();
+  EXPECT_EQ(why.code, rpc::Code::INVALID_ARGUMENT);
+  EXPECT_EQ(why.reason, rpc::Reason::UNKNOWN_SECCOMP_PROFILE);
+  EXPECT_EQ(why.subject, "seccomp");
+  EXPECT_NE(why.detail.find("default, tuned"), std::string::npos) << why.detail;
+  EXPECT_EQ(script.count("ledger.open"), 0u);
+  seccomp = "a b";
+  auto malformed = created();
+  ASSERT_TRUE(malformed.is<Failure>());
+  EXPECT_EQ(malformed.get<Failure>().reason, rpc::Reason::BAD_NAME);
+}
+
+TEST_F(LifecycleTest, WhatIsNoSandboxTakesNoProfile) {
+  services.allowHostRuntime = true;
+  script.isSandbox = false;
+  seccomp = "default";
+  auto answer = created();
+  ASSERT_TRUE(answer.is<Failure>());
+  EXPECT_EQ(answer.get<Failure>().reason, rpc::Reason::SECCOMP_NOT_APPLIED);
+  seccomp = "";
+  auto without = created();
+  ASSERT_TRUE(without.is<Created>());
+  auto& sandbox = *without.get<Created>().sandbox;
+  EXPECT_EQ(sandbox.profile, nullptr);
+  destruction.destroy(sandbox, "test").wait(io.waitScope);
+}
 
 TEST_F(LifecycleTest, TheRecordComesBeforeTheFirstEffectAndGoesAfterTheLast) {
   auto answer = created();

@@ -30,6 +30,7 @@
 #include "broker/main/state_directory.h"
 #include "ipc/listen_fds.h"
 #include "jailer/seccomp.h"
+#include "jailer/seccomp_profile.h"
 #include "runtimes/host/host.h"
 #include "runtimes/oci/runc.h"
 
@@ -96,6 +97,27 @@ std::vector<kj::Own<runtimes::Runtime>> makeRuntimes(Children& children, kj::Tim
   return result;
 }
 
+// Once, and before any sandbox: none pays for it.
+std::vector<jailer::CompiledProfile> compileProfiles() {
+  std::vector<jailer::CompiledProfile> profiles;
+  for (const auto& name : jailer::profileNames()) {
+    profiles.push_back(jailer::compileProfile(name));
+    auto& profile = profiles.back();
+    spdlog::info("seccomp profile {}: {} of {} calls, {} instructions", name, profile.allowedCalls,
+                 profile.knownCalls, profile.instructions);
+  }
+  return profiles;
+}
+
+std::vector<WorkloadProfile> forWorkloads(const std::vector<jailer::CompiledProfile>& profiles) {
+  std::vector<WorkloadProfile> result;
+  for (auto& profile : profiles) {
+    result.push_back({profile.name, profile.bpf.get(), static_cast<uint32_t>(profile.allowedCalls),
+                      static_cast<uint32_t>(profile.knownCalls)});
+  }
+  return result;
+}
+
 void logHardening(const Hardened& hardened) {
   spdlog::info("hardened: {} capabilities left, {} system calls refused",
                hardened.capabilities.size(), hardened.refusedCalls);
@@ -142,9 +164,7 @@ int serve(const Options& options) {
   RuntimeSet runtimes(makeRuntimes(children, timer, *cgroups, options, place.vmAgent()));
   auto images =
       runtimes::ImageStore::open(place.images(), options.imageDirs, place.vmAgent(), timer);
-  auto profile = jailer::compileProfile("default");
-  spdlog::info("seccomp profile {}: {} of {} calls", profile.name, profile.allowedCalls,
-               profile.knownCalls);
+  auto profiles = compileProfiles();
 
   Services services{port,
                     timer,
@@ -155,7 +175,7 @@ int serve(const Options& options) {
                     *images,
                     runtimes,
                     Ceilings::ofThisHost(),
-                    profile.bpf.get(),
+                    forWorkloads(profiles),
                     place.sandboxes(),
                     options.allowHostRuntime};
   Registry registry(options.maxSandboxes, options.maxSandboxesPerOwner);

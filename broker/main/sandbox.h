@@ -19,6 +19,7 @@
 #include "broker/main/ledger.h"
 #include "broker/main/peer_scope.h"
 #include "broker/main/spec.h"
+#include "broker/main/workload_profile.h"
 #include "runtimes/runtime.h"
 
 namespace cordon::broker {
@@ -48,7 +49,8 @@ class Sandbox final : public kj::Refcounted {
   SandboxRecord entry;  // name, owner, token's hash, ids, state: as recorded
   ValidSpec spec;
   kj::TimePoint created;
-  runtimes::Runtime* runtime = nullptr;  // null: recovered, its runtime unknown
+  runtimes::Runtime* runtime = nullptr;      // null: recovered, its runtime unknown
+  const WorkloadProfile* profile = nullptr;  // null: none, or not chosen yet
   std::shared_ptr<const runtimes::Image> image;
   bool gone = false;  // nothing is left of it
   // With the end of whose connection it is destroyed.

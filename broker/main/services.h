@@ -4,6 +4,7 @@
 #include <kj/timer.h>
 
 #include <string>
+#include <vector>
 
 #include "broker/cgroups.h"
 #include "broker/children.h"
@@ -11,6 +12,7 @@
 #include "broker/main/ledger.h"
 #include "broker/main/runtime_set.h"
 #include "broker/main/turn_clock.h"
+#include "broker/main/workload_profile.h"
 #include "runtimes/images.h"
 
 namespace cordon::broker {
@@ -25,8 +27,8 @@ struct Services {
   runtimes::ImageStore& images;
   RuntimeSet& runtimes;
   Ceilings ceilings;
-  // The workload's seccomp profile, a sealed memfd.
-  int workloadBpf = -1;
+  // All that there are. They outlive every sandbox.
+  std::vector<WorkloadProfile> profiles;
   // Where the directories of sandboxes are made; ours, 0711.
   std::string sandboxesDirectory;
   bool allowHostRuntime = false;

@@ -68,6 +68,12 @@ kj::OneOf<ValidSpec, Failure> validateSpec(rpc::SandboxSpec::Reader asked,
   }
   spec.hostname = std::string(hostname);
 
+  auto seccomp = view(asked.getSeccomp());
+  if (seccomp.size() > kMaxName || !printable(seccomp)) {
+    return badName("seccomp", "the seccomp profile's name is no name");
+  }
+  spec.seccomp = std::string(seccomp);
+
   auto ttl = time(asked.getTtlMs(), kDefaultTtlMs, "ttlMs");
   if (ttl.is<Failure>()) return ttl.get<Failure>();
   spec.ttl = ttl.get<kj::Duration>();

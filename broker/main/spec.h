@@ -12,18 +12,21 @@ namespace cordon::broker {
 
 // The runtime of a spec that names none. Never `host`.
 constexpr const char* kDefaultRuntime = "runc";
+// The seccomp profile of a spec that names none.
+constexpr const char* kDefaultProfile = "default";
 
 struct ValidSpec {
   std::string runtime;
   std::string image;     // "" = host-usr
   std::string hostname;  // "" = the sandbox's name
+  std::string seccomp;   // "" = the default
   ResolvedLimits limits;
   kj::Duration ttl = 0 * kj::SECONDS;
   kj::Duration idle = 0 * kj::SECONDS;
 };
 
-// Everything that can be told without touching the host. Whether the runtime
-// and the image exist is asked by the caller.
+// Everything that can be told without touching the host. Whether the runtime,
+// the image and the profile exist is asked by the caller.
 kj::OneOf<ValidSpec, Failure> validateSpec(rpc::SandboxSpec::Reader asked,
                                            const Ceilings& ceilings);
 

@@ -200,6 +200,12 @@ void toProto(rpc::Receipt::Reader in, v1::Receipt& out) {
   for (auto item : in.getLeft()) copy(item, *out.add_left());
 }
 
+void toProto(rpc::SeccompProfile::Reader in, v1::SeccompProfile& out) {
+  out.set_name(in.getName());
+  out.set_calls(in.getCalls());
+  out.set_known_calls(in.getKnown());
+}
+
 void toProto(rpc::SandboxInfo::Reader in, v1::SandboxInfo& out) {
   out.set_name(in.getName());
   out.set_runtime(in.getRuntime());
@@ -219,6 +225,7 @@ void toProto(rpc::SandboxInfo::Reader in, v1::SandboxInfo& out) {
   out.set_ttl_left_ms(in.getTtlLeftMs());
   out.set_idle_ms(in.getIdleMs());
   out.set_isolation(in.getIsolation());
+  if (in.getSeccomp().getName().size() > 0) toProto(in.getSeccomp(), *out.mutable_seccomp());
 }
 
 void toProto(rpc::RuntimeInfo::Reader in, v1::RuntimeInfo& out) {

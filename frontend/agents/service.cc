@@ -180,6 +180,9 @@ grpc::ServerUnaryReactor* AgentsService::Runtimes(grpc::CallbackServerContext* c
         return port.runtimesRequest().send().then(
             [response](capnp::Response<rpc::AgentPort::RuntimesResults>&& result) -> CallResult {
               for (auto info : result.getRuntimes()) toProto(info, *response->add_runtimes());
+              for (auto profile : result.getProfiles()) {
+                toProto(profile, *response->add_seccomp_profiles());
+              }
               return allGood();
             });
       });

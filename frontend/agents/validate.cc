@@ -152,6 +152,7 @@ void fillSpec(const SandboxPlan& plan, rpc::SandboxSpec::Builder out) {
   out.setRuntime(plan.runtime);
   out.setImage(plan.image);
   out.setHostname(plan.hostname);
+  out.setSeccomp(plan.seccomp);
   out.setTtlMs(plan.ttlMs);
   out.setIdleMs(plan.idleMs);
   toRpc(plan.limits, out.initLimits());
@@ -171,9 +172,11 @@ SandboxPlan planSandbox(const v1::SandboxSpec& spec) {
   requirePlainName(spec.runtime(), "runtime");
   requirePlainName(spec.image(), "image");
   requirePlainName(spec.hostname(), "hostname");
+  requirePlainName(spec.seccomp(), "seccomp");
   plan.runtime = spec.runtime();
   plan.image = spec.image();
   plan.hostname = spec.hostname();
+  plan.seccomp = spec.seccomp();
   plan.limits = readLimits(spec.limits());
   if (spec.has_ttl_ms()) plan.ttlMs = positive(spec.ttl_ms(), "ttlMs");
   if (spec.has_idle_ms()) plan.idleMs = positive(spec.idle_ms(), "idleMs");

@@ -26,7 +26,7 @@ LimitValues fromRpc(rpc::Limits::Reader limits);
 void toRpc(const LimitValues& limits, rpc::Limits::Builder out);
 
 struct SandboxPlan {
-  std::string runtime, image, hostname;
+  std::string runtime, image, hostname, seccomp;
   LimitValues limits;
   uint64_t ttlMs = 0, idleMs = 0;
 };

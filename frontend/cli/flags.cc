@@ -98,6 +98,11 @@ void SandboxFlags::addTo(CLI::App& command) {
   command.add_option("--image", image, "default: host-usr, a view of this machine's /usr")
       ->type_name("NAME");
   command.add_option("--hostname", hostname, "the sandbox's host name")->type_name("NAME");
+  command
+      .add_option("--seccomp", seccomp,
+                  "system calls that programs may make: default, tuned (Python, shell) or build "
+                  "(compilers, git, asyncio)")
+      ->type_name("NAME");
   limits.addTo(command);
   ttl = textFlag(command, "--ttl", "TIME", "the sandbox is destroyed so long after its creation");
   idle = textFlag(command, "--idle", "TIME", "... or after so long without an exec");
@@ -108,6 +113,7 @@ v1::SandboxSpec SandboxFlags::message() const {
   spec.set_runtime(utf8(runtime, "--runtime"));
   spec.set_image(utf8(image, "--image"));
   spec.set_hostname(utf8(hostname, "--hostname"));
+  spec.set_seccomp(utf8(seccomp, "--seccomp"));
   if (limits.any()) *spec.mutable_limits() = limits.message();
   if (auto value = amount(ttl, broker::parseDuration)) spec.set_ttl_ms(*value);
   if (auto value = amount(idle, broker::parseDuration)) spec.set_idle_ms(*value);

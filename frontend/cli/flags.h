@@ -34,7 +34,7 @@ struct LimitFlags {
 };
 
 struct SandboxFlags {
-  std::string runtime, image, hostname;
+  std::string runtime, image, hostname, seccomp;
   CLI::Option* ttl = nullptr;
   CLI::Option* idle = nullptr;
   LimitFlags limits;

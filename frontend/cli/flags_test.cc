@@ -97,6 +97,12 @@ TEST(Flags, EnvironmentValuesAreNotTakenApart) {
   EXPECT_EQ(spec.env(1), "B=a,b");
 }
 
+TEST(Flags, TheSeccompProfileIsPassedOn) {
+  EXPECT_EQ(Parsed(Words{"--seccomp", "tuned"}).sandbox.message().seccomp(), "tuned");
+  EXPECT_EQ(Parsed(Words{"true"}).sandbox.message().seccomp(), "");
+  EXPECT_THROW(Parsed(Words{"--seccomp", "\xff"}).sandbox.message(), UsageError);
+}
+
 TEST(Flags, TextThatIsNotUtf8IsRefused) {
   EXPECT_THROW(Parsed(Words{"--runtime", "\xff"}).sandbox.message(), UsageError);
   EXPECT_THROW(Parsed(Words{"--user", "\xff"}).exec.message({"true"}), UsageError);

@@ -25,6 +25,12 @@ Json limitsJson(const v1::Limits& limits) {
   return json;
 }
 
+Json profileJson(const v1::SeccompProfile& profile) {
+  return {{"profile", profile.name()},
+          {"calls", profile.calls()},
+          {"known_calls", profile.known_calls()}};
+}
+
 Json itemsJson(const google::protobuf::RepeatedPtrField<v1::ReceiptItem>& items) {
   Json json = Json::array();
   for (const v1::ReceiptItem& item : items) {
@@ -99,7 +105,8 @@ Json toJson(const v1::SandboxInfo& info) {
                {"id_range_start", info.id_range_start()},
                {"ttl_left_ms", info.ttl_left_ms()},
                {"idle_ms", info.idle_ms()},
-               {"isolation", info.isolation()}};
+               {"isolation", info.isolation()},
+               {"seccomp", info.has_seccomp() ? profileJson(info.seccomp()) : Json(nullptr)}};
   for (const v1::CounterValue& counter : info.counters()) {
     json["counters"].push_back({{"counter", counter.counter()}, {"value", counter.value()}});
   }
@@ -125,6 +132,10 @@ Json toJson(const v1::RuntimesResponse& runtimes) {
                                 {"reason", runtime.reason()},
                                 {"fix", runtime.fix()},
                                 {"notes", notes}});
+  }
+  json["seccomp_profiles"] = Json::array();
+  for (const v1::SeccompProfile& profile : runtimes.seccomp_profiles()) {
+    json["seccomp_profiles"].push_back(profileJson(profile));
   }
   return json;
 }

@@ -166,7 +166,15 @@ TEST(Text, OfRuntimesSaysWhyNotAndWhatToDo) {
   v1::RuntimeInfo& host = *response.add_runtimes();
   host.set_name("host");
   host.set_available(true);
+  v1::SeccompProfile& profile = *response.add_seccomp_profiles();
+  profile.set_name("tuned");
+  profile.set_calls(70);
+  profile.set_known_calls(362);
   std::string text = table(response);
+  EXPECT_NE(text.find("seccomp profile tuned: 70 of 362 calls pass\n"), std::string::npos);
+  Json json = toJson(response);
+  EXPECT_EQ(json["seccomp_profiles"][0]["profile"], "tuned");
+  EXPECT_EQ(json["seccomp_profiles"][0]["calls"], 70);
   EXPECT_NE(text.find("one trust zone"), std::string::npos);
   EXPECT_NE(text.find("runc: needs root\nrunc: to fix it: run as root\n"), std::string::npos);
   EXPECT_NE(text.find("not a sandbox"), std::string::npos);

@@ -114,6 +114,11 @@ std::string table(const v1::RuntimesResponse& runtimes) {
       text += name + ": " + verdict::escapeControls(note) + "\n";
     }
   }
+  for (const v1::SeccompProfile& profile : runtimes.seccomp_profiles()) {
+    text += "seccomp profile " + verdict::escapeControls(profile.name()) + ": " +
+            std::to_string(profile.calls()) + " of " + std::to_string(profile.known_calls()) +
+            " calls pass\n";
+  }
   return text;
 }
 

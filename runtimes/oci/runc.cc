@@ -71,7 +71,7 @@ class RuncRuntime final : public Runtime {
 
   std::string isolation() const override {
     return "runc " + version_ + ": namespaces (user, mount, pid, net, ipc, uts, cgroup), " +
-           cgroups_.describe() + ", capabilities, seccomp";
+           cgroups_.describe() + ", capabilities";
   }
 
  private:
