@@ -89,7 +89,7 @@ def traced(profile, argv):
         attempt = Attempt(argv, ["strace", "-f", "-qq", "-o", log, TRY, "run", profile, "--"])
         assert attempt.good, attempt.out
         # What comes before is seccomp-try's own.
-        under_filter = support.read_text(log).partition("SECCOMP_SET_MODE_FILTER")[2]
+        under_filter = support.read_text(log).rpartition("SECCOMP_SET_MODE_FILTER")[2]
         return set(re.findall(r"^\d+ +(\w+)\(", under_filter, re.M))
 
 
