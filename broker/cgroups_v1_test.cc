@@ -198,6 +198,37 @@ TEST_F(V1Test, AnOutOfMemoryKillIsCountedAtItsExec) {
             uint64_t{32 << 20});
 }
 
+TEST_F(V1Test, MemoryIsTightWhenItIsFullOfWhatStays) {
+  auto sandbox = make("sb-l");
+  auto one = sandbox->createExec(1);
+  EXPECT_FALSE(sandbox->memoryTight());
+  {
+    auto hog = joined(*one, [] {
+      size_t size = 31 << 20;
+      void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      memset(p, 1, size);
+      park();
+    });
+    EXPECT_TRUE(eventually([&] { return sandbox->memoryTight(); }));
+  }
+  EXPECT_TRUE(eventually([&] { return !sandbox->memoryTight(); }));
+}
+
+TEST_F(V1Test, ALeafIsAsNewForAnotherExec) {
+  auto sandbox = make("sb-m");
+  auto one = sandbox->createExec(1);
+  {
+    auto parked = joined(*one, [] { park(); });
+    EXPECT_TRUE(eventually([&] { return one->killPass(); }));
+    EXPECT_EQ(file("pids", "sb-m/work/exec-1/pids.max"), "0");
+  }
+  EXPECT_TRUE(eventually([&] { return !one->populated(); }));
+  one->renew();
+  EXPECT_EQ(file("pids", "sb-m/work/exec-1/pids.max"), "12");
+  auto again = joined(*one, [] { _exit(fork() < 0 ? 1 : 0); });
+  EXPECT_EQ(WEXITSTATUS(again.wait()), 0);
+}
+
 TEST_F(V1Test, ARefusedForkIsCountedAtItsExec) {
   auto sandbox = make("sb-g");
   auto one = sandbox->createExec(1);

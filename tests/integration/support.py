@@ -496,19 +496,36 @@ class Api:
     def release(self, sandbox):
         return self.call("Release", v1.ReleaseRequest(id=sandbox))
 
+    @staticmethod
+    def exec_spec(argv, **fields):
+        return v1.ExecSpec(argv=[a.encode() if isinstance(a, str) else a for a in argv], **fields)
+
     def run(self, argv, runtime="runc", sandbox=None, requests=(), timeout=60, **exec_fields):
         """Run to the end, collecting."""
-        exec_spec = v1.ExecSpec(argv=[a.encode() if isinstance(a, str) else a for a in argv],
-                                **exec_fields)
         start = v1.ExecRequest(run=v1.RunStart(sandbox=sandbox or self.spec(runtime),
-                                               exec=exec_spec))
+                                               exec=self.exec_spec(argv, **exec_fields)))
         return self._collect(self.stub.Run, [start, *requests], timeout)
 
     def exec(self, sandbox, argv, requests=(), timeout=60, **exec_fields):
-        exec_spec = v1.ExecSpec(argv=[a.encode() if isinstance(a, str) else a for a in argv],
-                                **exec_fields)
-        start = v1.ExecRequest(start=v1.ExecStart(id=sandbox, exec=exec_spec))
+        start = v1.ExecRequest(start=v1.ExecStart(id=sandbox,
+                                                  exec=self.exec_spec(argv, **exec_fields)))
         return self._collect(self.stub.Exec, [start, *requests], timeout)
+
+    def begin_run(self, argv, runtime="runc", timeout=60):
+        """A call under way: cancel() ends it."""
+        start = v1.ExecRequest(run=v1.RunStart(sandbox=self.spec(runtime),
+                                               exec=self.exec_spec(argv)))
+        return self._begun(self.stub.Run, start, timeout)
+
+    def begin_exec(self, sandbox, argv, timeout=60):
+        start = v1.ExecRequest(start=v1.ExecStart(id=sandbox, exec=self.exec_spec(argv)))
+        return self._begun(self.stub.Exec, start, timeout)
+
+    @staticmethod
+    def _begun(method, start, timeout):
+        call = method(iter([start]), timeout=timeout)
+        assert next(call).HasField("started")
+        return call
 
     def _collect(self, method, requests, timeout):
         ended = Ended()
