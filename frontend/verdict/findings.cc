@@ -298,8 +298,6 @@ Maybe fileSize(const Facts& facts) {
   if (!facts.exit || facts.exit->fileAtLimit.empty() || facts.limits.fileSizeBytes == 0) {
     return std::nullopt;
   }
-  // As with a full disk: a program that says it wrote all it wanted may have.
-  if (exitedByItself(facts) && facts.exit->code == 0) return std::nullopt;
   Finding finding(Control::kFileSize);
   finding.stopped = diedOf(facts, SIGXFSZ);
   finding.limit = finding.observed = facts.limits.fileSizeBytes;

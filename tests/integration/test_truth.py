@@ -75,13 +75,6 @@ def test_file_size_is_seen_wherever_a_program_can_write(api, path):
     assert control(ended) == "file_size" and ended.result.verdict.stopped, ended.result
 
 
-def test_a_file_of_just_the_limit_is_no_verdict(api):
-    ended = api.run(["sh", "-c", "head -c 1048576 /dev/zero > x"],
-                    sandbox=api.spec(limits=dict(file_size_bytes=1 << 20)))
-    assert ended.result.exit_code == 0
-    assert control(ended) == "none", ended.result
-
-
 # ---------------------------------------------------------------- refused before it begins
 
 
