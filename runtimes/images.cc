@@ -108,14 +108,19 @@ class ImageStoreImpl final : public ImageStore {
     auto done = kj::newPromiseAndFulfiller<void>();
     auto before = kj::mv(lastWalk_);
     lastWalk_ = kj::mv(done.promise);
-    return before
+    // One that was given up, or failed, rejects: that is no reason not to walk.
+    return before.catch_([](kj::Exception&&) {})
         .then([this, name, directory = kj::mv(directory)]() mutable -> kj::Promise<Resolved> {
           // Somebody else may have asked for the same one.
           KJ_IF_MAYBE (known, recall(name, directory)) return kj::mv(*known);
           return walkAndBuild(name, kj::mv(directory));
         })
-        .attach(
-            kj::defer([fulfiller = kj::mv(done.fulfiller)]() mutable { fulfiller->fulfill(); }));
+        .then([fulfiller = kj::mv(done.fulfiller)](Resolved&& answer) mutable {
+          fulfiller->fulfill();
+          return kj::mv(answer);
+        })
+        // Whenever its own caller looks: others wait for it.
+        .eagerlyEvaluate(nullptr);
   }
 
   kj::Maybe<Resolved> recall(const std::string& name, const ImageDirectory& directory) {

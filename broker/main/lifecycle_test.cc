@@ -347,9 +347,7 @@ class LifecycleTest : public ::testing::Test {
                     Ceilings::ofThisHost(),
                     {{"default", -1, 298, 373}, {"tuned", -1, 70, 373}},
                     "",
-                    false,
-                    4,
-                    4};
+                    false};
   Registry registry{4, 4};
   Destruction destruction{services, registry};
   Creation creation{services, registry, destruction};
