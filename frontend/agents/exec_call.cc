@@ -21,9 +21,6 @@ constexpr auto kGiveUpGrace = 5 * kj::SECONDS;
 constexpr uint64_t kBackstopMs = 500;
 constexpr uint64_t kLongestWallMs = uint64_t{10} * 365 * 24 * 3600 * 1000;
 
-// Output held for a client; a read may add a buffer's worth to it.
-constexpr size_t kMostHeld = 256 * 1024;
-
 capnp::Data::Reader toData(const std::string& text) {
   return {reinterpret_cast<const kj::byte*>(text.data()), text.size()};
 }

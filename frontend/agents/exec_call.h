@@ -186,6 +186,8 @@ class ExecCall final : private GuestSink,
   std::deque<OutputMessage> full_;
   std::deque<size_t> inFlight_;  // costs of what the reactor has
   size_t held_ = 0;              // cost of all of it
+  // A read may add a buffer's worth to it.
+  static constexpr size_t kMostHeld = 256 * 1024;
   uint64_t writesDone_ = 0;
 
   // Input.

@@ -129,7 +129,7 @@ void ExecCall::sendStarted() {
 
 void ExecCall::send(grpc::ByteBuffer message, size_t cost) {
   inFlight_.push_back(cost);
-  reactor_.write(std::move(message));
+  reactor_.write(message);
 }
 
 void ExecCall::sendOutput() {

@@ -81,7 +81,7 @@ grpc::ServerUnaryReactor* AgentsService::Acquire(grpc::CallbackServerContext* co
         auto call = port.acquireRequest();
         call.initOwner().setUid(uid_);
         fillSpec(plan, call.initSpec());
-        return call.send().then([this, context,
+        return call.send().then([context,
                                  response](capnp::Response<rpc::AgentPort::AcquireResults>&& result)
                                     -> kj::Promise<CallResult> {
           if (result.getStatus().getCode() != rpc::Code::OK) {

@@ -105,7 +105,7 @@ TEST(Interrupts, WhatCannotBeSetUpLeavesNothingBehind) {
   rlimit few = before;
   few.rlim_cur = rlim_t(lowest) + 1;  // room for the signalfd alone
   check(setrlimit(RLIMIT_NOFILE, &few), "setrlimit");
-  EXPECT_THROW(Interrupts(std::stop_source()), std::system_error);
+  EXPECT_THROW(Interrupts{std::stop_source()}, std::system_error);
   check(setrlimit(RLIMIT_NOFILE, &before), "setrlimit");
   EXPECT_FALSE(blocked());
   EXPECT_EQ(lowestFree(), lowest);

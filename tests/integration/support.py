@@ -303,7 +303,8 @@ class Instance:
             if base.exists():
                 found.append(f"directory {base}")
         for claim in IDS_DIRECTORY.glob("*") if IDS_DIRECTORY.is_dir() else []:
-            if claim.is_symlink() and os.readlink(claim).startswith(str(self.state)):
+            # Of other instances, too, which take theirs back meanwhile.
+            if read_link(claim).startswith(str(self.state)):
                 found.append(f"id claim {claim.name}")
         records = self.state / "broker/records"
         if records.is_dir():
