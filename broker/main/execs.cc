@@ -115,7 +115,6 @@ void Execs::tidyLater() {
     tellForgotten();
     makeSpare();
     sweepLeftOvers();
-    watchLeftOvers();
   }));
 }
 
@@ -142,36 +141,8 @@ bool Execs::recycleALeaf() {
   return false;
 }
 
-// What outlives its exec has the exec's CPU time still.
-void Execs::watchLeftOvers() {
-  for (auto& leaf : leftOver_) {
-    if (leaf->cpuWatch != nullptr || leaf->cpuTimeUs == 0) continue;
-    leaf->cpuWatch =
-        watchLeftOver(*leaf).eagerlyEvaluate([this](kj::Exception&& e) { taskFailed(kj::mv(e)); });
-  }
-}
-
-kj::Promise<void> Execs::watchLeftOver(Leaf& leaf) {
-  auto turn = clock_.turn("exec: watch what is left over");
-  uint64_t used = leaf.cgroup->cpuUsageUs();
-  if (used >= leaf.cpuTimeUs) {
-    spdlog::info("{}: what an exec left running used {} ms of CPU: killed", sandbox_, used / 1000);
-    return killUntilEmpty(0, leaf, 0);
-  }
-  return timer_.afterDelay(untilUsed(leaf.cpuTimeUs - used)).then([this, &leaf]() {
-    return watchLeftOver(leaf);
-  });
-}
-
-kj::Duration Execs::untilUsed(uint64_t cpuUs) const {
-  return kj::max(kShortestWatch, static_cast<int64_t>(cpuUs / cpus_) * kj::MICROSECONDS);
-}
-
 void Execs::giveUpLeaf(Exec& exec) {
-  KJ_IF_MAYBE (leaf, exec.leaf) {
-    (*leaf)->cpuTimeUs = exec.cpuTimeUs;
-    leftOver_.push_back(kj::mv(*leaf));
-  }
+  KJ_IF_MAYBE (leaf, exec.leaf) leftOver_.push_back(kj::mv(*leaf));
   exec.leaf = nullptr;
 }
 
@@ -223,7 +194,6 @@ kj::OneOf<Execs::Begun, Failure> Execs::begin(uint64_t cpuTimeMs, PeerScope& pee
   auto exec = kj::heap<Exec>();
   exec->number = ++last_;
   exec->peer = kj::addRef(peer);
-  exec->cpuTimeUs = (cpuTimeMs != 0 ? cpuTimeMs : limits_.cpuTimeMs) * 1000;
   exec->others = static_cast<uint32_t>(live_.size()) + leftOver;
   std::vector<int> fds;
   if (cgroups_ != nullptr) {
@@ -246,8 +216,12 @@ kj::OneOf<Execs::Begun, Failure> Execs::begin(uint64_t cpuTimeMs, PeerScope& pee
 
   for (auto& [number, other] : live_) ++other->others;
   live_[begun.number] = kj::mv(exec);
-  KJ_IF_MAYBE (leaf, made.leaf) {
-    made.cpuWatch = watchCpu(made, **leaf).eagerlyEvaluate([this](kj::Exception&& e) {
+  KJ_IF_MAYBE (own, made.leaf) {
+    auto& leaf = **own;
+    // From where it stands: one that is used again has been counted on.
+    leaf.cpuEndUs =
+        leaf.cgroup->cpuUsageUs() + (cpuTimeMs != 0 ? cpuTimeMs : limits_.cpuTimeMs) * 1000;
+    leaf.cpuWatch = watchCpu(made.number, leaf).eagerlyEvaluate([this](kj::Exception&& e) {
       taskFailed(kj::mv(e));
     });
   }
@@ -257,19 +231,23 @@ kj::OneOf<Execs::Begun, Failure> Execs::begin(uint64_t cpuTimeMs, PeerScope& pee
   return begun;
 }
 
-// Asks again when the limit could be reached at the earliest, so that an exec
+// As long as the leaf is there, so that what outlives its exec has the exec's CPU
+// time still. Asks again when the limit could be reached at the earliest: an exec
 // that doesn't use the CPU isn't asked for.
-kj::Promise<void> Execs::watchCpu(Exec& exec, Leaf& leaf) {
+kj::Promise<void> Execs::watchCpu(uint32_t number, Leaf& leaf) {
   auto turn = clock_.turn("exec: watch CPU time");
   uint64_t used = leaf.cgroup->cpuUsageUs();
-  if (used >= exec.cpuTimeUs) {
-    spdlog::info("{}: exec {} used {} ms of CPU: killed", sandbox_, exec.number, used / 1000);
-    startKill(exec, rpc::ExecEnd::CPU_TIME);
-    return kj::READY_NOW;
+  if (used < leaf.cpuEndUs) {
+    auto earliest = static_cast<int64_t>((leaf.cpuEndUs - used) / cpus_) * kj::MICROSECONDS;
+    return timer_.afterDelay(kj::max(kShortestWatch, earliest)).then([this, number, &leaf]() {
+      return watchCpu(number, leaf);
+    });
   }
-  return timer_.afterDelay(untilUsed(exec.cpuTimeUs - used)).then([this, &exec, &leaf]() {
-    return watchCpu(exec, leaf);
-  });
+  spdlog::info("{}: exec {} reached its limit of CPU time: killed", sandbox_, number);
+  Exec* exec = find(number);
+  if (exec == nullptr) return killUntilEmpty(number, leaf, 0);
+  startKill(*exec, rpc::ExecEnd::CPU_TIME);
+  return kj::READY_NOW;
 }
 
 kj::ForkedPromise<void>& Execs::startKill(Exec& exec, rpc::ExecEnd endedBy) {
@@ -337,7 +315,6 @@ kj::OneOf<Execs::Ended, Failure> Execs::end(uint32_t number) {
   ended.sharedWith = exec->others;
   ended.endedBy = exec->endedBy;
 
-  exec->cpuWatch = nullptr;
   exec->killing = nullptr;
   giveUpLeaf(*exec);
   live_.erase(number);
@@ -389,13 +366,15 @@ void Execs::dropPeer(const PeerScope& peer) {
 void Execs::stop() {
   tasks_ = kj::heap<kj::TaskSet>(static_cast<kj::TaskSet::ErrorHandler&>(*this));
   idleChange_ = []() {};
-  // A kill that somebody still waits for ends at its next pass.
+  // A kill that somebody still waits for shares the leaf and ends at its next pass.
+  auto leave = [](Leaf& leaf) {
+    leaf.removed = true;
+    leaf.cpuWatch = nullptr;
+  };
   for (auto& [number, exec] : live_) {
-    KJ_IF_MAYBE (leaf, exec->leaf) {
-      (*leaf)->removed = true;
-    }
+    KJ_IF_MAYBE (leaf, exec->leaf) leave(**leaf);
   }
-  for (auto& leaf : leftOver_) leaf->removed = true;
+  for (auto& leaf : leftOver_) leave(*leaf);
   spare_ = nullptr;  // its directories go with the sandbox's
   live_.clear();
   leftOver_.clear();

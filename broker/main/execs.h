@@ -3,8 +3,9 @@
 // frontend and vm-agent.
 //
 // In order, for one exec:
-//   begin     limits compared -> leaf taken, or made if none is ready (mkdir in each hierarchy) ->
-//             counters read -> leaf's fds to the agent (kExec) -> CPU watch armed
+//   begin     leaf taken, or made if none is ready (mkdir in each hierarchy) ->
+//             counters read -> leaf's fds to the agent (kExec) -> CPU watch armed,
+//             for as long as the leaf is there
 //   kill      leaf's killPass every ms until it is empty
 //   end       counters read -> kForget to the agent
 //   tidy      after the answer: empty leaves removed, those that still hold a
@@ -93,8 +94,8 @@ class Execs final : private kj::TaskSet::ErrorHandler {
     uint32_t slot;  // of its name, exec-N
     kj::Own<ExecLeaf> cgroup;
     LeafBudget& budget;
-    uint64_t cpuTimeUs = 0;                 // left over: of the exec that ended
-    kj::Maybe<kj::Promise<void>> cpuWatch;  // and what watches over it
+    uint64_t cpuEndUs = 0;                  // usage at which what is in it is killed
+    kj::Maybe<kj::Promise<void>> cpuWatch;  // null: no exec has had it yet
     bool removed = false;
     // False while a process is in it.
     bool remove() { return removed = removed || cgroup->remove(); }
@@ -103,10 +104,8 @@ class Execs final : private kj::TaskSet::ErrorHandler {
     uint32_t number = 0;
     kj::Maybe<kj::Own<Leaf>> leaf;
     kj::Own<PeerScope> peer;
-    uint64_t cpuTimeUs = 0;
     uint32_t others = 0;
     rpc::ExecEnd endedBy = rpc::ExecEnd::RUNNING;
-    kj::Maybe<kj::Promise<void>> cpuWatch;
     kj::Maybe<kj::ForkedPromise<void>> killing;
   };
 
@@ -117,16 +116,12 @@ class Execs final : private kj::TaskSet::ErrorHandler {
   kj::Own<Leaf> takeLeaf();
   void makeSpare();
   bool recycleALeaf();
-  void watchLeftOvers();
-  kj::Promise<void> watchLeftOver(Leaf& leaf);
-  // The earliest that so much CPU time can be used up.
-  kj::Duration untilUsed(uint64_t cpuUs) const;
   void giveUpLeaf(Exec& exec);
   void tellForgotten();
   uint32_t sweepLeftOvers();
   void tidyLater();
   kj::Promise<void> settleWithin(uint32_t number, uint32_t passes);
-  kj::Promise<void> watchCpu(Exec& exec, Leaf& leaf);
+  kj::Promise<void> watchCpu(uint32_t number, Leaf& leaf);
   kj::ForkedPromise<void>& startKill(Exec& exec, rpc::ExecEnd endedBy);
   kj::Promise<void> killUntilEmpty(uint32_t number, Leaf& leaf, uint32_t pass);
   void taskFailed(kj::Exception&& exception) override;

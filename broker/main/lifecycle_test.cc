@@ -648,6 +648,24 @@ TEST_F(ExecsTest, WhereMemoryIsFullALeafIsUsedAgain) {
   execs().end(second);
 }
 
+TEST_F(ExecsTest, InALeafThatIsUsedAgainCpuTimeBeginsAnew) {
+  uint32_t first = begin();
+  script.memoryTight = true;
+  execs().end(first);
+  pass(1 * kj::MILLISECONDS);
+  script.cpuUsageUs = 70'000;  // the first one's
+  auto limited = execs().begin(50, *peer).get<Execs::Begun>();
+  ASSERT_EQ(script.count("leaf.renew 1"), 1u);
+  script.leafFull = true;
+  script.killPasses = 1;
+  script.cpuUsageUs = 119'000;
+  pass(60 * kj::MILLISECONDS);
+  EXPECT_TRUE(script.leafFull);
+  script.cpuUsageUs = 121'000;
+  while (script.leafFull) pass(5 * kj::MILLISECONDS);
+  EXPECT_EQ(execs().end(limited.number).get<Execs::Ended>().endedBy, rpc::ExecEnd::CPU_TIME);
+}
+
 TEST_F(ExecsTest, WhatAnExecLeftRunningHasItsCpuTimeStill) {
   auto limited = execs().begin(50, *peer).get<Execs::Begun>();
   script.leafFull = true;
