@@ -184,12 +184,6 @@ kj::OneOf<Execs::Begun, Failure> Execs::begin(uint64_t cpuTimeMs, PeerScope& pee
     refused.limit = budget_.most;
     return refused;
   }
-  if (cpuTimeMs > limits_.cpuTimeMs) {
-    auto refused = failure(rpc::Reason::EXEC_LIMIT_TOO_WIDE, "wider than the sandbox's limit");
-    refused.subject = "cpuTimeMs";
-    refused.limit = limits_.cpuTimeMs;
-    return refused;
-  }
 
   auto exec = kj::heap<Exec>();
   exec->number = ++last_;

@@ -49,7 +49,8 @@ class Execs final : private kj::TaskSet::ErrorHandler {
     Counters before;
     uint32_t sharedWith = 0;
   };
-  // `cpuTimeMs`: 0 = the sandbox's.
+  // `cpuTimeMs`: 0 = the sandbox's. That it isn't wider is the caller's to see to
+  // (beginExec in sandbox_port.h).
   kj::OneOf<Begun, Failure> begin(uint64_t cpuTimeMs, PeerScope& peer);
 
   kj::OneOf<Counters, Failure> counters(uint32_t number);

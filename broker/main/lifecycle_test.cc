@@ -17,6 +17,7 @@
 #include "broker/main/creation.h"
 #include "broker/main/destruction.h"
 #include "broker/main/info.h"
+#include "broker/main/sandbox_port.h"
 #include "ipc/control.h"
 #include "ipc/fdpass.h"
 
@@ -739,10 +740,15 @@ TEST_F(ExecsTest, CpuTimeEndsAnExecAndOnlyThatOne) {
 }
 
 TEST_F(ExecsTest, AWiderCpuTimeIsRefused) {
-  auto refused = execs().begin(uint64_t{1} << 40, *peer);
+  execs();
+  capnp::MallocMessageBuilder asked;
+  auto limits = asked.initRoot<rpc::ExecLimits>();
+  limits.setCpuTimeMs(uint64_t{1} << 40);
+  auto refused = beginExec(*sandbox, *peer, limits, false);
   ASSERT_TRUE(refused.is<Failure>());
   EXPECT_EQ(refused.get<Failure>().reason, rpc::Reason::EXEC_LIMIT_TOO_WIDE);
   EXPECT_EQ(refused.get<Failure>().limit, sandbox->spec.limits.cpuTimeMs);
+  EXPECT_EQ(execs().total(), 0u);
 }
 
 TEST_F(ExecsTest, AnEndDuringAKillIsSafeAndTheKillGoesOn) {

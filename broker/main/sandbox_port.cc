@@ -56,16 +56,16 @@ bool usable(Sandbox& sandbox) {
 // A stream to the agent: the frontend's end.
 kj::OneOf<rpc::Stream::Client, Failure> openStream(Sandbox& sandbox) {
   if (!usable(sandbox)) return sandboxGone();
-  auto port = [&](kj::AutoCloseFd fd) -> rpc::Stream::Client {
-    return kj::heap<StreamPort>(kj::mv(fd));
-  };
-  if (sandbox.readyStream.get() >= 0) return port(kj::mv(sandbox.readyStream));
-  auto pair = ipc::socketPair(SOCK_STREAM | SOCK_NONBLOCK);
-  auto& control = *KJ_ASSERT_NONNULL(sandbox.control);
-  if (control.sendStream(pair.b.get()) != ipc::SendResult::kSent) {
-    return failure(rpc::Reason::AGENT_UNRESPONSIVE, "the sandbox's agent takes no new stream");
+  auto end = kj::mv(sandbox.readyStream);
+  if (end.get() < 0) {
+    auto pair = ipc::socketPair(SOCK_STREAM | SOCK_NONBLOCK);
+    auto& control = *KJ_ASSERT_NONNULL(sandbox.control);
+    if (control.sendStream(pair.b.get()) != ipc::SendResult::kSent) {
+      return failure(rpc::Reason::AGENT_UNRESPONSIVE, "the sandbox's agent takes no new stream");
+    }
+    end = kj::mv(pair.a);
   }
-  return port(kj::mv(pair.a));
+  return rpc::Stream::Client(kj::heap<StreamPort>(kj::mv(end)));
 }
 
 class SandboxPort final : public rpc::Sandbox::Server {

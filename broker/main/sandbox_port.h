@@ -19,6 +19,8 @@ struct BegunExec {
   Execs::Begun exec;
   kj::Maybe<rpc::Stream::Client> stream;
 };
+// What both calls that begin an exec do. Each limit that is wider than the
+// sandbox's is refused first.
 kj::OneOf<BegunExec, Failure> beginExec(Sandbox& sandbox, PeerScope& peer,
                                         rpc::ExecLimits::Reader limits, bool withStream);
 
