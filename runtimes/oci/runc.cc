@@ -54,14 +54,9 @@ class RuncRuntime final : public Runtime {
   kj::Promise<kj::OneOf<Started, CreateFailure>> create(CreateRequest request) override {
     KJ_REQUIRE(request.image != nullptr && request.cgroups != nullptr,
                "runc needs an image and cgroups");
-    std::string config;
-    auto fault = kj::runCatchingExceptions([&]() { config = bundleConfig(bundleFor(request)); });
-    KJ_IF_MAYBE (why, fault) {
-      removeRuncFiles(request.directory);
-      kj::throwFatalException(kj::mv(*why));
-    }
+    BundleInput input = bundleFor(request);
     auto job = kj::heap<RuncCreate>(children_, timer_, options_, kj::mv(request));
-    auto promise = job->run(config);
+    auto promise = job->run(kj::mv(input));
     return promise.attach(kj::mv(job));
   }
 
@@ -83,10 +78,6 @@ class RuncRuntime final : public Runtime {
     input.ids = request.ids;
     input.cgroupsPath = request.cgroups->path() + "/agent";
     input.cgroupV2 = request.cgroups->mode() == broker::CgroupMode::kV2;
-    int ns = request.cgroups->namespaceFd();
-    if (ns >= 0) {
-      input.cgroupNamespacePath = bindNamespace(request.directory, ns);
-    }
     input.hardFiles = hardLimit(RLIMIT_NOFILE);
     input.hardCore = hardLimit(RLIMIT_CORE);
     input.cpus = static_cast<unsigned>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF)));

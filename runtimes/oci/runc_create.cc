@@ -40,9 +40,11 @@ RuncCreate::RuncCreate(broker::Children& children, kj::Timer& timer, const RuncO
                        CreateRequest request)
     : children_(children), timer_(timer), options_(options), request_(kj::mv(request)) {}
 
-kj::Promise<RuncCreate::Result> RuncCreate::run(const std::string& config) {
+kj::Promise<RuncCreate::Result> RuncCreate::run(BundleInput input) {
   kj::Maybe<kj::Exception> fault = kj::runCatchingExceptions([&]() {
-    writeRuncFiles(request_.directory, config);
+    int ns = request_.cgroups->namespaceFd();
+    if (ns >= 0) input.cgroupNamespacePath = bindNamespace(request_.directory, ns);
+    writeRuncFiles(request_.directory, bundleConfig(input));
     output_ = makeOutputFile();
     hold_ = children_.holdStrays();
     runc_ = start();

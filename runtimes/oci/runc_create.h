@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "runtimes/oci/bundle.h"
 #include "runtimes/oci/runc.h"
 
 namespace cordon::runtimes {
@@ -14,9 +15,10 @@ class RuncCreate {
              CreateRequest request);
   KJ_DISALLOW_COPY(RuncCreate);
 
-  // Call once; this object must live until the promise resolves. On a failure
-  // all processes in the sandbox's cgroups are dead and the files are gone.
-  kj::Promise<kj::OneOf<Started, CreateFailure>> run(const std::string& config);
+  // Call once, with the bundle but for its cgroup namespace; this object must live until the
+  // promise resolves. On a failure all processes in the sandbox's cgroups are dead and the files
+  // are gone.
+  kj::Promise<kj::OneOf<Started, CreateFailure>> run(BundleInput input);
 
  private:
   using Result = kj::OneOf<Started, CreateFailure>;

@@ -73,9 +73,29 @@ void writeWhole(int parent, const char* name, const std::string& text) {
   kj::FdOutputStream(file.get()).write(text.data(), text.size());
 }
 
-// Where nothing is mounted it says EINVAL, and that is fine.
-void detach(const std::string& path) {
-  umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+// What is mounted on files there: the cgroup namespace, and the copy of itself
+// that a runc which was killed leaves.
+void unmountFiles(const std::string& directory) {
+  auto detach = [](const std::string& path) {
+    // Where nothing is mounted it says EINVAL, and that is fine.
+    umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+  };
+  detach(directory + "/" + kNamespaceFile);
+  std::error_code error;
+  for (std::filesystem::recursive_directory_iterator at(directory + "/" + kStateDir, error), end;
+       !error && at != end; at.increment(error)) {
+    if (at->path().filename().string().rfind("runc.", 0) == 0) detach(at->path());
+  }
+}
+
+std::vector<broker::LeftOver> removeFiles(int directory) {
+  std::vector<broker::LeftOver> left;
+  // The dotted name is what runc renames to the pid file.
+  for (const char* name :
+       {kBundleDir, kStateDir, kPidFile, ".init.pid", kLogFile, kNamespaceFile}) {
+    for (broker::LeftOver& item : removeTree(directory, name)) left.push_back(std::move(item));
+  }
+  return left;
 }
 
 }  // namespace
@@ -114,23 +134,14 @@ std::string bindNamespace(const std::string& directory, int fd) {
 }
 
 std::vector<broker::LeftOver> removeRuncFiles(const std::string& directory) {
-  std::vector<broker::LeftOver> left;
-  detach(directory + "/" + kNamespaceFile);
-  // runc mounts a copy of itself, and one that was killed leaves it.
-  std::error_code ignored;
-  for (std::filesystem::recursive_directory_iterator it(directory + "/" + kStateDir, ignored), end;
-       it != end; it.increment(ignored)) {
-    if (it->path().filename().string().rfind("runc.", 0) == 0) detach(it->path());
-    if (ignored) break;
-  }
   KJ_IF_MAYBE (parent, openDirectory(directory)) {
-    // The dotted name is what runc renames to the pid file.
-    for (const char* name :
-         {kBundleDir, kStateDir, kPidFile, ".init.pid", kLogFile, kNamespaceFile}) {
-      for (broker::LeftOver& item : removeTree(*parent, name)) left.push_back(std::move(item));
-    }
+    auto left = removeFiles(*parent);
+    auto inTheWay = [](const broker::LeftOver& item) { return item.error == EBUSY; };
+    if (std::none_of(left.begin(), left.end(), inTheWay)) return left;
+    unmountFiles(directory);
+    return removeFiles(*parent);
   }
-  return left;
+  return {};
 }
 
 kj::AutoCloseFd makeOutputFile() {

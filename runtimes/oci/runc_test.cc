@@ -337,6 +337,13 @@ TEST_F(Runc, PidFileOfAStranger) {
                 rpc::Reason::RUNTIME_FAILED, "no child of ours");
 }
 
+TEST_F(Runc, WhatAKilledRuncLeavesMountedGoes) {
+  expectFailure({script("for a; do case $last in --root) root=$a;; esac; last=$a; done\n"
+                        "mkdir $root/x && touch $root/x/runc.a && "
+                        "mount --bind /bin/true $root/x/runc.a && exit 7")},
+                rpc::Reason::RUNTIME_FAILED, "exited with status 7");
+}
+
 // A runc that leaves a process which is ours by now, but in no cgroup of ours.
 TEST_F(Runc, InitOutsideItsCgroup) {
   expectFailure({script("for a; do case $last in --pid-file) pid=$a;; esac; last=$a; done\n"
