@@ -232,6 +232,15 @@ class AgentsTest : public testing::Test {
     return request;
   }
 
+  // A call that has had its first response. Null when it ended instead.
+  std::unique_ptr<grpc::ClientReaderWriter<v1::ExecRequest, v1::ExecResponse>> execUnderWay(
+      grpc::ClientContext& context, const std::string& id) {
+    auto stream = stub_->Exec(&context);
+    stream->Write(startRequest(id, command({"sleep"})));
+    v1::ExecResponse response;
+    return stream->Read(&response) ? std::move(stream) : nullptr;
+  }
+
   Outcome exec(const std::string& id, const v1::ExecSpec& spec,
                const std::vector<v1::ExecRequest>& more = {}) {
     grpc::ClientContext context;
@@ -600,10 +609,8 @@ TEST_F(AgentsTest, CancellingKillsTheProgram) {
   });
   auto id = acquire();
   grpc::ClientContext context;
-  auto stream = stub_->Exec(&context);
-  stream->Write(startRequest(id, command({"sleep"})));
-  v1::ExecResponse response;
-  ASSERT_TRUE(stream->Read(&response));
+  auto stream = execUnderWay(context, id);
+  ASSERT_TRUE(stream);
   context.TryCancel();
   EXPECT_EQ(collect(context, *stream).status.error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_TRUE(eventually([&] { return killed && broker_->ended == 1; }));
@@ -751,10 +758,8 @@ TEST_F(AgentsTest, TheBrokerDiesAndReturns) {
   });
   auto id = acquire();
   grpc::ClientContext context;
-  auto stream = stub_->Exec(&context);
-  stream->Write(startRequest(id, command({"sleep"})));
-  v1::ExecResponse response;
-  ASSERT_TRUE(stream->Read(&response));
+  auto stream = execUnderWay(context, id);
+  ASSERT_TRUE(stream);
   broker_.reset();
   auto outcome = collect(context, *stream);
   EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -1147,14 +1152,12 @@ TEST_F(AgentsTest, AnEndThatTakesTooLongIsNoSuccess) {
   broker_->endHangs = true;
   auto id = acquire();
   grpc::ClientContext context;
-  auto stream = stub_->Exec(&context);
-  stream->Write(startRequest(id, command({"sleep"})));
-  v1::ExecResponse response;
-  ASSERT_TRUE(stream->Read(&response));
+  auto stream = execUnderWay(context, id);
+  ASSERT_TRUE(stream);
   std::thread client([&] { collect(context, *stream); });
   kill(agents_->pid(), SIGTERM);
+  // The handler is there before the calls are ended.
   EXPECT_TRUE(eventually([&] { return broker_->ended == 1; }));
-  std::this_thread::sleep_for(100ms);
   kill(agents_->pid(), SIGALRM);  // as its own, 20 s later
   int status = agents_->stop();
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
