@@ -261,6 +261,12 @@ class V1SandboxCgroups final : public SandboxBase {
     return counters;
   }
 
+  std::vector<kj::AutoCloseFd> initFds() override {
+    std::vector<kj::AutoCloseFd> fds;
+    for (auto& place : state_->places) fds.push_back(mustOpen(place.agent, "tasks", O_WRONLY));
+    return fds;
+  }
+
   // True when the directory that must be new was there: not ours to remove.
   bool collided() const { return collided_; }
 

@@ -249,6 +249,13 @@ class V2SandboxCgroups final : public SandboxBase {
     return counters;
   }
 
+  std::vector<kj::AutoCloseFd> initFds() override {
+    std::vector<kj::AutoCloseFd> fds;
+    int copy;
+    KJ_SYSCALL(copy = fcntl(KJ_ASSERT_NONNULL(agentDir_).fd(), F_DUPFD_CLOEXEC, 3));
+    fds.emplace_back(copy);
+    return fds;
+  }
   int namespaceFd() const override { return namespace_.get(); }
   bool collided() const { return collided_; }
 
@@ -278,6 +285,7 @@ class V2SandboxCgroups final : public SandboxBase {
     }
     if (int error = giveProcs(top, state_->agentUid)) return LimitNotApplied{"chown", error};
     addCounters(counters_, work, rpc::Scope::SANDBOX);
+    agentDir_ = kj::mv(agent);
     state_->work = kj::mv(work);
     return nullptr;
   }
@@ -304,6 +312,7 @@ class V2SandboxCgroups final : public SandboxBase {
 
   std::shared_ptr<V2Sandbox> state_;
   kj::AutoCloseFd namespace_;
+  kj::Maybe<CgroupDir> agentDir_;
   CounterSet counters_;
   bool collided_ = false;
 };

@@ -291,4 +291,8 @@ CompiledProfile compileProfile(const std::string& name, const Profile& profile) 
   return compiled;
 }
 
+CompiledProfile compileAgentProfile() {
+  return compileProfile("agent", agentProfile());
+}
+
 }  // namespace cordon::jailer

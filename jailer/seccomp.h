@@ -31,6 +31,9 @@ struct CompiledProfile {
 CompiledProfile compileProfile(const std::string& name);
 CompiledProfile compileProfile(const std::string& name, const Profile& profile);
 
+// The agent's own, as agentFilterAsOciJson().
+CompiledProfile compileAgentProfile();
+
 // The agent's own filter as the `linux.seccomp` object of an OCI configuration
 // (JSON text): the default profile plus what vm-agent itself needs (clone3 for
 // CLONE_INTO_CGROUP, setting RLIMIT_CORE).

@@ -4,6 +4,7 @@
 
 #include "broker/cgroups_tree.h"
 #include "ipc/agent_ids.h"
+#include "runtimes/kernel_paths.h"
 #include "runtimes/oci/json_writer.h"
 
 namespace cordon::runtimes {
@@ -55,15 +56,13 @@ void writeMount(JsonWriter& json, const char* destination, const char* type, con
   json.endObject();
 }
 
-// A sized tmpfs. One inode for each page: an empty file costs kernel memory, too.
+// A sized tmpfs.
 Strings scratchOptions(uint64_t bytes, uint32_t uid, uint32_t gid, const Strings& more = {}) {
-  constexpr uint64_t kPage = 4096;
-  constexpr uint64_t kFewestInodes = 64;
   Strings options = {"nosuid",
                      "nodev",
                      "mode=1777",
                      "size=" + std::to_string(bytes),
-                     "nr_inodes=" + std::to_string(std::max(bytes / kPage, kFewestInodes)),
+                     "nr_inodes=" + std::to_string(scratchInodes(bytes)),
                      "uid=" + std::to_string(uid),
                      "gid=" + std::to_string(gid)};
   options.insert(options.end(), more.begin(), more.end());
@@ -125,29 +124,6 @@ void writeResources(JsonWriter& json, bool cgroupV2) {
   json.endObject();
 }
 
-// What engines mask, older and newer ones together: facts about the host or
-// side channels to it. What does not exist is skipped by the runtime.
-Strings maskedPaths(unsigned cpus) {
-  Strings paths = {"/proc/acpi",
-                   "/proc/asound",
-                   "/proc/interrupts",
-                   "/proc/kcore",
-                   "/proc/keys",
-                   "/proc/key-users",
-                   "/proc/latency_stats",
-                   "/proc/sched_debug",
-                   "/proc/scsi",
-                   "/proc/timer_list",
-                   "/proc/timer_stats",
-                   "/sys/firmware",
-                   "/sys/devices/virtual/powercap"};
-  constexpr unsigned kMost = 1024;  // each is a mount where it exists
-  for (unsigned cpu = 0; cpu < std::min(cpus, kMost); ++cpu) {
-    paths.push_back("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/thermal_throttle");
-  }
-  return paths;
-}
-
 void writeLinux(JsonWriter& json, const BundleInput& input) {
   json.key("linux").beginObject();
   writeIdMappings(json, input.ids);
@@ -157,8 +133,7 @@ void writeLinux(JsonWriter& json, const BundleInput& input) {
   json.field("rootfsPropagation", "rprivate");
   json.key("devices").beginArray().endArray();  // the default six alone
   json.field("maskedPaths", maskedPaths(input.cpus));
-  json.field("readonlyPaths",
-             Strings{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"});
+  json.field("readonlyPaths", readOnlyPaths());
   json.key("seccomp").raw(input.seccomp);
   json.endObject();
 }

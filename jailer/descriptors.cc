@@ -1,0 +1,46 @@
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+
+#include "jailer/steps.h"
+
+namespace cordon::jailer {
+
+void fail(Step step, int error, uint32_t detail) {
+  Report report;
+  report.kind = Report::kFailed;
+  report.step = static_cast<uint32_t>(step);
+  report.error = error < 0 ? errno : error;
+  report.detail = detail;
+  // The broker sees the exit in any case.
+  ssize_t ignored = write(kStatusFd, &report, sizeof(report));
+  static_cast<void>(ignored);
+  _exit(1);
+}
+
+void closeUnnamed() {
+  constexpr unsigned kFirstUnnamed = kFirstCgroupFd + kMostCgroupFds;
+  require(Step::kDescriptors, syscall(SYS_close_range, kFirstUnnamed, UINT_MAX, 0));
+  for (int fd : {kControlFd, kSpecFd, kStatusFd, kRootFd, kAgentFd, kFilterFd}) {
+    require(Step::kDescriptors, fcntl(fd, F_GETFD));
+  }
+  // So that the agent's exec is what ends the status pipe, and nothing of ours
+  // comes into the sandbox even if a later step forgot it.
+  require(Step::kDescriptors,
+          syscall(SYS_close_range, 3u, UINT_MAX, CLOSE_RANGE_CLOEXEC));
+}
+
+void closeAllButTheAgents() {
+  // Held open to the end: the pipe to report on, what is exec'd, the filter.
+  auto close = [](unsigned from, unsigned to) {
+    require(Step::kDescriptors, syscall(SYS_close_range, from, to, 0));
+  };
+  close(kSpecFd, kSpecFd);
+  close(kRootFd, kRootFd);
+  close(kFirstCgroupFd, UINT_MAX);
+}
+
+}  // namespace cordon::jailer

@@ -1,0 +1,49 @@
+// cordon-jailer: one new sandbox, from an immutable spec to vm-agent running
+// inside. Started by cordon-broker for each sandbox of the `jail` runtime; it
+// reads its spec and its named descriptors and nothing else. docs/jailer.md is
+// this function in words.
+#include "jailer/steps.h"
+
+namespace cordon::jailer {
+namespace {
+
+[[noreturn]] void run() {
+  // ---- The host's root, one thread, in the host's namespaces.
+  // First: what was inherited by mistake must not come any further.
+  closeUnnamed();
+  // Wholly, before the first effect: a bad spec leaves nothing.
+  auto spec = readSpec();
+  // Before anything is allocated for the sandbox, so that it is charged to it;
+  // v2 is joined at birth, in becomeInit().
+  joinCgroups(spec);
+  // While we still have a /proc that names our children.
+  auto prepared = prepareNamespaces(spec);
+  becomeInit(spec);
+
+  // ---- Pid 1 of the sandbox, still the host's root: the namespaces belong to
+  // the host, so that nothing inside can ever change what is made here.
+  enterCgroupNamespace(spec);
+  // sysfs shows the network namespace of whoever mounts it.
+  enterNetwork(prepared);
+  buildRoot(spec);
+  setHostname(spec);
+  // After the last use of the host's tree: from here no path leads there.
+  enterRoot();
+  // Raising one needs the host's root, and this only lowers.
+  setLimits(spec);
+  isolateCore(spec);
+
+  // ---- Here the host's root ends: user namespace, ids, capabilities.
+  becomeAgent(spec, prepared);
+  closeAllButTheAgents();
+  // Last: nothing above has to be in the agent's list of calls.
+  installFilter();
+  execAgent();
+}
+
+}  // namespace
+}  // namespace cordon::jailer
+
+int main() {
+  cordon::jailer::run();
+}

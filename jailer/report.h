@@ -1,0 +1,55 @@
+// What the broker and cordon-jailer agree on beside the spec: descriptor
+// numbers, and the records that come back on the status pipe.
+#pragma once
+#include <cstdint>
+
+namespace cordon::jailer {
+
+// Descriptors that the jailer is started with. 1 and 2 are /dev/null.
+constexpr int kControlFd = 0;      // becomes the agent's fd 0
+constexpr int kSpecFd = 3;         // sealed memfd, jail.capnp
+constexpr int kStatusFd = 4;       // write end of the status pipe
+constexpr int kRootFd = 5;         // detached mount: the image's tree
+constexpr int kAgentFd = 6;        // sealed memfd: vm-agent
+constexpr int kFilterFd = 7;       // sealed memfd: the agent's filter, struct sock_filter[]
+constexpr int kFirstCgroupFd = 8;  // see JailSpec.cgroupFds
+constexpr int kMostCgroupFds = 8;
+
+// The pipeline's steps, in order.
+enum class Step : uint32_t {
+  kDescriptors = 1,
+  kSpec,
+  kCgroup,
+  kUserNamespace,
+  kNamespaces,
+  kMounts,
+  kHostname,
+  kPivot,
+  kLimits,
+  kIdentity,
+  kFilter,
+  kExec,
+};
+
+constexpr const char* stepName(Step step) {
+  constexpr const char* kNames[] = {"?",       "descriptors", "spec",   "cgroup", "user namespace",
+                                    "namespaces", "mounts",   "hostname", "pivot", "limits",
+                                    "identity", "filter",     "exec"};
+  auto index = static_cast<uint32_t>(step);
+  return kNames[index < sizeof(kNames) / sizeof(*kNames) ? index : 0];
+}
+
+// One write each, smaller than PIPE_BUF. kBorn comes first, then either kFailed
+// or, when the agent runs, the end of the pipe (it is CLOEXEC).
+struct Report {
+  static constexpr uint32_t kMagic = 0x6a61696c;
+  enum Kind : uint32_t { kBorn = 1, kFailed = 2 };
+  uint32_t magic = kMagic;
+  uint32_t kind = 0;
+  int32_t pid = 0;     // kBorn: the sandbox's init, a child of the jailer's parent
+  uint32_t step = 0;   // kFailed
+  int32_t error = 0;   // kFailed: errno
+  uint32_t detail = 0; // kFailed in kMounts: which mount of the list, from 0
+};
+
+}  // namespace cordon::jailer

@@ -1,0 +1,138 @@
+#include <capnp/serialize.h>
+#include <fcntl.h>
+#include <kj/exception.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+#include "jailer/spec.h"
+#include "jailer/steps.h"
+
+namespace cordon::jailer {
+
+namespace {
+
+constexpr uint32_t kIdCount = 65536;
+constexpr size_t kMostOptions = 8;
+
+bool onlyOf(std::string_view text, std::string_view extra, size_t longest) {
+  if (text.size() > longest) return false;
+  for (char c : text) {
+    bool word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (!word && extra.find(c) == std::string_view::npos) return false;
+  }
+  return true;
+}
+
+std::string_view view(capnp::Text::Reader text) {
+  return {text.begin(), text.size()};
+}
+
+bool isRelativePath(std::string_view path) {
+  if (path.empty() || !onlyOf(path, "/._-", 128)) return false;
+  while (true) {
+    size_t slash = path.find('/');
+    auto part = path.substr(0, slash);
+    if (part.empty() || part == "." || part == "..") return false;
+    if (slash == std::string_view::npos) return true;
+    path.remove_prefix(slash + 1);
+  }
+}
+
+bool isDevice(std::string_view path) {
+  for (const char* name : {"null", "zero", "full", "random", "urandom", "tty"}) {
+    if (path == std::string("dev/") + name) return true;
+  }
+  return false;
+}
+
+bool isGood(Mount::Reader mount) {
+  auto where = view(mount.getWhere());
+  if (!isRelativePath(where)) return false;
+  if (mount.getOptions().size() > kMostOptions) return false;
+  for (auto option : mount.getOptions()) {
+    auto key = view(option.getKey());
+    if (key.empty() || !onlyOf(key, "_", 32) || !onlyOf(view(option.getValue()), "_", 32)) {
+      return false;
+    }
+  }
+  auto target = view(mount.getTarget());
+  switch (mount.getKind()) {
+    case MountKind::DEVICE:
+      return isDevice(where) && target.empty();
+    case MountKind::LINK:
+      return !target.empty() && onlyOf(target, "/._-", 128);
+    case MountKind::PROC:
+    case MountKind::SYSFS:
+    case MountKind::TMPFS:
+    case MountKind::DEVPTS:
+    case MountKind::AGAIN:
+    case MountKind::MASK:
+      return target.empty();
+  }
+  return false;  // of a newer schema
+}
+
+}  // namespace
+
+const char* whatIsWrong(JailSpec::Reader spec) {
+  if (spec.getVersion() != SPEC_VERSION) return "version";
+  auto hostname = view(spec.getHostname());
+  if (hostname.empty() || !onlyOf(hostname, "-.", 64)) return "hostname";
+  if (spec.getIdCount() != kIdCount) return "idCount";
+  if (spec.getIdFirst() < kIdCount || spec.getIdFirst() > UINT32_MAX - kIdCount) return "idFirst";
+  for (uint32_t id : {spec.getAgentUid(), spec.getAgentGid()}) {
+    if (id == 0 || id >= kIdCount) return "agent's ids";
+  }
+  if (spec.getFiles() < 64 || spec.getFiles() > (1 << 20)) return "files";
+  uint32_t fds = spec.getCgroupFds();
+  switch (spec.getCgroups()) {
+    case CgroupEntry::JOIN_TASKS:
+      if (fds < 1 || fds > kMostCgroupFds) return "cgroupFds";
+      break;
+    case CgroupEntry::BORN_INSIDE:
+      if (fds != 2) return "cgroupFds";
+      break;
+    default:
+      return "cgroups";
+  }
+  if (spec.getMounts().size() > MAX_MOUNTS) return "mounts";
+  for (auto mount : spec.getMounts()) {
+    if (!isGood(mount)) return "mount";
+  }
+  return nullptr;
+}
+
+JailSpec::Reader readSpec() {
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+  int seals = require(Step::kSpec, fcntl(kSpecFd, F_GET_SEALS));
+  // What is checked here must be what is used later.
+  if ((seals & kSeals) != kSeals) fail(Step::kSpec, EPERM);
+  struct stat status;
+  require(Step::kSpec, fstat(kSpecFd, &status));
+  auto size = static_cast<size_t>(status.st_size);
+  if (size == 0 || size > MAX_SPEC_BYTES || size % sizeof(capnp::word) != 0) {
+    fail(Step::kSpec, EMSGSIZE);
+  }
+  void* mapped = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, kSpecFd, 0);
+  if (mapped == MAP_FAILED) fail(Step::kSpec, -1);
+
+  capnp::ReaderOptions options;
+  options.traversalLimitInWords = 8 * MAX_SPEC_BYTES / sizeof(capnp::word);
+  options.nestingLimit = 8;
+  auto words = kj::arrayPtr(static_cast<const capnp::word*>(mapped), size / sizeof(capnp::word));
+  // To the end of the process, which is short.
+  auto* message = new capnp::FlatArrayMessageReader(words, options);
+  JailSpec::Reader spec;
+  auto broken = kj::runCatchingExceptions([&] {
+    spec = message->getRoot<JailSpec>();
+    if (whatIsWrong(spec) != nullptr) fail(Step::kSpec, EINVAL);
+  });
+  if (broken != nullptr) fail(Step::kSpec, EBADMSG);
+  return spec;
+}
+
+}  // namespace cordon::jailer

@@ -1,0 +1,64 @@
+// The steps of the pipeline (main.cc has their order and why it is that one).
+// Each either succeeds or ends the process with a record on the status pipe.
+#pragma once
+#include <kj/io.h>
+
+#include <cstdint>
+
+#include "jailer/jail.capnp.h"
+#include "jailer/report.h"
+
+namespace cordon::jailer {
+
+// Says where it failed and why, and exits. What was made so far goes with the
+// process: namespaces, mounts and detached trees have no other holder.
+[[noreturn]] void fail(Step step, int error, uint32_t detail = 0);
+
+// For system calls: -1 and errno.
+template <typename T>
+T require(Step step, T result, uint32_t detail = 0);
+
+// descriptors.cc
+void closeUnnamed();
+void closeAllButTheAgents();
+
+// spec.cc: the spec in mapped memory; wholly checked.
+JailSpec::Reader readSpec();
+
+// cgroup.cc
+void joinCgroups(JailSpec::Reader spec);
+void enterCgroupNamespace(JailSpec::Reader spec);
+
+// user_namespace.cc: a user namespace with the sandbox's map and a network
+// namespace of its own, lo up, in which no further user namespace can be made.
+struct Prepared {
+  kj::AutoCloseFd user;
+  kj::AutoCloseFd network;
+};
+Prepared prepareNamespaces(JailSpec::Reader spec);
+
+// namespaces.cc: the rest of the pipeline runs in a child, pid 1 of a new pid
+// namespace and child of the jailer's parent. Returns in the child alone; the
+// jailer reports its pid and exits.
+void becomeInit(JailSpec::Reader spec);
+void enterNetwork(const Prepared& prepared);
+
+// mounts.cc
+void buildRoot(JailSpec::Reader spec);
+void enterRoot();
+
+// identity.cc
+void setHostname(JailSpec::Reader spec);
+void setLimits(JailSpec::Reader spec);
+void isolateCore(JailSpec::Reader spec);
+void becomeAgent(JailSpec::Reader spec, const Prepared& prepared);
+void installFilter();
+[[noreturn]] void execAgent();
+
+template <typename T>
+T require(Step step, T result, uint32_t detail) {
+  if (result < 0) fail(step, -1, detail);
+  return result;
+}
+
+}  // namespace cordon::jailer
