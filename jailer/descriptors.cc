@@ -29,8 +29,7 @@ void closeUnnamed() {
   }
   // So that the agent's exec is what ends the status pipe, and nothing of ours
   // comes into the sandbox even if a later step forgot it.
-  require(Step::kDescriptors,
-          syscall(SYS_close_range, 3u, UINT_MAX, CLOSE_RANGE_CLOEXEC));
+  require(Step::kDescriptors, syscall(SYS_close_range, 3u, UINT_MAX, CLOSE_RANGE_CLOEXEC));
 }
 
 void closeAllButTheAgents() {

@@ -126,8 +126,8 @@ class Root {
     must(fsconfig(context, FSCONFIG_SET_STRING, "source", type, 0));
     for (auto option : options) {
       bool flag = option.getValue().size() == 0;
-      must(fsconfig(context, flag ? FSCONFIG_SET_FLAG : FSCONFIG_SET_STRING,
-                    option.getKey().cStr(), flag ? nullptr : option.getValue().cStr(), 0));
+      must(fsconfig(context, flag ? FSCONFIG_SET_FLAG : FSCONFIG_SET_STRING, option.getKey().cStr(),
+                    flag ? nullptr : option.getValue().cStr(), 0));
     }
     must(fsconfig(context, FSCONFIG_CMD_CREATE, nullptr, nullptr, 0));
     return kj::AutoCloseFd(
@@ -184,9 +184,9 @@ class Root {
   // Of one file system for all.
   kj::AutoCloseFd emptyDirectory() {
     if (empty_.get() < 0) {
-      empty_ = makeFileSystem("tmpfs", {},
-                              MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
-                                  MOUNT_ATTR_NOEXEC);
+      empty_ = makeFileSystem(
+          "tmpfs", {},
+          MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
     }
     return kj::AutoCloseFd(
         must(open_tree(empty_, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)));
@@ -211,8 +211,7 @@ void buildRoot(JailSpec::Reader spec) {
   // on reaches us.
   mount_attr attributes = {};
   attributes.propagation = MS_PRIVATE;
-  require(kBuild,
-          mount_setattr(AT_FDCWD, "/", AT_RECURSIVE, &attributes, sizeof(attributes)));
+  require(kBuild, mount_setattr(AT_FDCWD, "/", AT_RECURSIVE, &attributes, sizeof(attributes)));
   // Over the old root: attached first, since 6.1 takes no mount into a tree that
   // is still detached.
   require(kBuild, move_mount(kRootFd, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH));

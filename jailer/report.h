@@ -32,9 +32,9 @@ enum class Step : uint32_t {
 };
 
 constexpr const char* stepName(Step step) {
-  constexpr const char* kNames[] = {"?",       "descriptors", "spec",   "cgroup", "user namespace",
-                                    "namespaces", "mounts",   "hostname", "pivot", "limits",
-                                    "identity", "filter",     "exec"};
+  constexpr const char* kNames[] = {
+      "?",        "descriptors", "spec",   "cgroup",   "user namespace", "namespaces", "mounts",
+      "hostname", "pivot",       "limits", "identity", "filter",         "exec"};
   auto index = static_cast<uint32_t>(step);
   return kNames[index < sizeof(kNames) / sizeof(*kNames) ? index : 0];
 }
@@ -46,10 +46,10 @@ struct Report {
   enum Kind : uint32_t { kBorn = 1, kFailed = 2 };
   uint32_t magic = kMagic;
   uint32_t kind = 0;
-  int32_t pid = 0;     // kBorn: the sandbox's init, a child of the jailer's parent
-  uint32_t step = 0;   // kFailed
-  int32_t error = 0;   // kFailed: errno
-  uint32_t detail = 0; // kFailed in kMounts: which mount of the list, from 0
+  int32_t pid = 0;      // kBorn: the sandbox's init, a child of the jailer's parent
+  uint32_t step = 0;    // kFailed
+  int32_t error = 0;    // kFailed: errno
+  uint32_t detail = 0;  // kFailed in kMounts: which mount of the list, from 0
 };
 
 }  // namespace cordon::jailer

@@ -1,3 +1,5 @@
+#include "jailer/spec.h"
+
 #include <capnp/serialize.h>
 #include <fcntl.h>
 #include <kj/exception.h>
@@ -8,7 +10,6 @@
 #include <cstring>
 #include <string_view>
 
-#include "jailer/spec.h"
 #include "jailer/steps.h"
 
 namespace cordon::jailer {
@@ -124,10 +125,10 @@ JailSpec::Reader readSpec() {
   options.traversalLimitInWords = 8 * MAX_SPEC_BYTES / sizeof(capnp::word);
   options.nestingLimit = 8;
   auto words = kj::arrayPtr(static_cast<const capnp::word*>(mapped), size / sizeof(capnp::word));
-  // To the end of the process, which is short.
-  auto* message = new capnp::FlatArrayMessageReader(words, options);
   JailSpec::Reader spec;
   auto broken = kj::runCatchingExceptions([&] {
+    // To the end of the process, which is short.
+    auto* message = new capnp::FlatArrayMessageReader(words, options);
     spec = message->getRoot<JailSpec>();
     if (whatIsWrong(spec) != nullptr) fail(Step::kSpec, EINVAL);
   });

@@ -79,7 +79,11 @@ Prepared prepareNamespaces(JailSpec::Reader spec) {
   Pipe ready, done;
   auto pid = static_cast<pid_t>(
       require(kPrepare, syscall(SYS_clone, SIGCHLD | CLONE_NEWUSER | CLONE_NEWNET, 0, 0, 0, 0)));
-  if (pid == 0) furnish(ready.writeEnd, done.readEnd);
+  if (pid == 0) {
+    // Its own copy would keep the pipe open that it waits for the end of.
+    done.writeEnd = nullptr;
+    furnish(ready.writeEnd, done.readEnd);
+  }
   ready.writeEnd = nullptr;
   Prepared prepared{openNamespace(pid, "user"), openNamespace(pid, "net")};
   writeMap(pid, "uid_map", spec);

@@ -6,18 +6,18 @@ namespace cordon::runtimes {
 
 std::vector<std::string> maskedPaths(unsigned cpus) {
   std::vector<std::string> paths = {"/proc/acpi",
-                   "/proc/asound",
-                   "/proc/interrupts",
-                   "/proc/kcore",
-                   "/proc/keys",
-                   "/proc/key-users",
-                   "/proc/latency_stats",
-                   "/proc/sched_debug",
-                   "/proc/scsi",
-                   "/proc/timer_list",
-                   "/proc/timer_stats",
-                   "/sys/firmware",
-                   "/sys/devices/virtual/powercap"};
+                                    "/proc/asound",
+                                    "/proc/interrupts",
+                                    "/proc/kcore",
+                                    "/proc/keys",
+                                    "/proc/key-users",
+                                    "/proc/latency_stats",
+                                    "/proc/sched_debug",
+                                    "/proc/scsi",
+                                    "/proc/timer_list",
+                                    "/proc/timer_stats",
+                                    "/sys/firmware",
+                                    "/sys/devices/virtual/powercap"};
   constexpr unsigned kMost = 1024;  // each is a mount where it exists
   for (unsigned cpu = 0; cpu < std::min(cpus, kMost); ++cpu) {
     paths.push_back("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/thermal_throttle");

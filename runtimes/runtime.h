@@ -28,6 +28,13 @@ struct Probe {
   std::string fix;
   std::string version;
   std::vector<std::string> notes;  // e.g. "CVE-2024-45310 is not fixed in 1.1.5"
+
+  static Probe no(std::string why, std::string whatHelps) {
+    Probe probe;
+    probe.reason = std::move(why);
+    probe.fix = std::move(whatHelps);
+    return probe;
+  }
 };
 
 struct IdRange {

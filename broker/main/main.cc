@@ -32,6 +32,7 @@
 #include "jailer/seccomp.h"
 #include "jailer/seccomp_profile.h"
 #include "runtimes/host/host.h"
+#include "runtimes/jail/jail.h"
 #include "runtimes/oci/runc.h"
 
 namespace cordon::broker {
@@ -90,6 +91,7 @@ std::vector<kj::Own<runtimes::Runtime>> makeRuntimes(Children& children, kj::Tim
                                                      CgroupTree& cgroups, const Options& options,
                                                      const std::string& vmAgent) {
   std::vector<kj::Own<runtimes::Runtime>> result;
+  result.push_back(runtimes::makeJailRuntime(children, timer, cgroups, {options.jailer, vmAgent}));
   result.push_back(runtimes::makeRuncRuntime(
       children, timer, cgroups,
       {options.runc, static_cast<int>(options.runcSeconds) * kj::SECONDS}));

@@ -170,6 +170,7 @@ Options parseOptions(int argc, char** argv) {
   KJ_REQUIRE(optind == argc, "unexpected argument; see --help", argv[optind]);
   KJ_REQUIRE(!options.state.empty(), "--state is required");
   if (options.vmAgent.empty()) options.vmAgent = besideThisProgram("vm-agent");
+  options.jailer = besideThisProgram("cordon-jailer");
   if (options.agentsUid == static_cast<uid_t>(-1)) {
     options.agentsUid =
         root && !options.allowHostRuntime ? options.ids.first + kServiceUidOffset : geteuid();

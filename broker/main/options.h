@@ -18,6 +18,7 @@ struct Options {
   std::string runc;           // "" = looked for
   uint32_t runcSeconds = 20;  // it may take to start a sandbox
   std::string vmAgent;        // absolute
+  std::string jailer;         // absolute
   IdSpan ids;
   std::string idRegistry = "/run/cordon/ids";
   std::string cgroupBase = "/cordon";

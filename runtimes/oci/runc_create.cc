@@ -8,14 +8,13 @@
 
 #include <fstream>
 
+#include "runtimes/kill_cgroups.h"
 #include "runtimes/oci/runc_files.h"
 
 namespace cordon::runtimes {
 
 namespace {
 
-constexpr unsigned kKillAttempts = 1000;
-constexpr kj::Duration kKillPause = 2 * kj::MILLISECONDS;
 constexpr kj::Duration kKilledEnds = 5 * kj::SECONDS;
 
 std::string describe(const broker::ExitStatus& status) {
@@ -138,9 +137,8 @@ kj::Promise<RuncCreate::Result> RuncCreate::fail(rpc::Reason reason, std::string
                                                  int error) {
   request_.control = nullptr;
   hold_ = nullptr;  // nobody's status matters any more
-  return killCgroups(kKillAttempts)
-      .then([this, reason, detail = std::move(detail), error](bool dead) mutable {
-        if (!dead) spdlog::error("{}: processes of a failed create are left", request_.name);
+  return killCgroups(*request_.cgroups, children_, timer_, request_.name)
+      .then([this, reason, detail = std::move(detail), error]() mutable {
         children_.reapStrays();
         for (const broker::LeftOver& item : removeRuncFiles(request_.directory)) {
           spdlog::warn("{}: {} {} is left: {}", request_.name, item.kind, item.name,
@@ -150,15 +148,6 @@ kj::Promise<RuncCreate::Result> RuncCreate::fail(rpc::Reason reason, std::string
         result.init<CreateFailure>(CreateFailure{reason, std::move(detail), error});
         return result;
       });
-}
-
-kj::Promise<bool> RuncCreate::killCgroups(unsigned attempts) {
-  if (request_.cgroups->killPass()) return true;
-  if (attempts == 0) return false;
-  return timer_.afterDelay(kKillPause).then([this, attempts]() {
-    children_.reapStrays();
-    return killCgroups(attempts - 1);
-  });
 }
 
 // The kernel's word on it: /proc/PID/cgroup of a process that we own.

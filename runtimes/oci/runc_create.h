@@ -27,7 +27,6 @@ class RuncCreate {
   kj::Promise<Result> afterRun(broker::ExitStatus status);
   kj::Promise<Result> afterTimeout();
   kj::Promise<Result> fail(rpc::Reason reason, std::string detail, int error = 0);
-  kj::Promise<bool> killCgroups(unsigned attempts);
   bool isInItsCgroup(pid_t pid) const;
 
   broker::Children& children_;

@@ -20,13 +20,6 @@ namespace {
 
 constexpr kj::Duration kVersionTimeout = 10 * kj::SECONDS;
 
-Probe refusal(std::string reason, std::string fix) {
-  Probe probe;
-  probe.reason = std::move(reason);
-  probe.fix = std::move(fix);
-  return probe;
-}
-
 std::string firstLine(const char* path) {
   std::ifstream file(path);
   std::string line;
@@ -36,41 +29,42 @@ std::string firstLine(const char* path) {
 
 // What root is about to run must be root's alone to write.
 kj::Maybe<Probe> checkProgram(const std::string& runc) {
-  if (runc.empty()) return refusal("runc is not installed", "apt-get install runc, or --runc PATH");
+  if (runc.empty())
+    return Probe::no("runc is not installed", "apt-get install runc, or --runc PATH");
   struct stat status;
   if (stat(runc.c_str(), &status) != 0) {
-    return refusal("no runc at " + runc + ": " + strerror(errno),
-                   "apt-get install runc, or --runc PATH");
+    return Probe::no("no runc at " + runc + ": " + strerror(errno),
+                     "apt-get install runc, or --runc PATH");
   }
   if (!S_ISREG(status.st_mode) || (status.st_mode & 0111) == 0) {
-    return refusal(runc + " is not a program", "name one with --runc PATH");
+    return Probe::no(runc + " is not a program", "name one with --runc PATH");
   }
   // It is looked up anew for each sandbox: nobody may put another there.
   std::error_code error;
   auto path = std::filesystem::canonical(runc, error);
-  if (error) return refusal(runc + ": " + error.message(), "name one with --runc PATH");
+  if (error) return Probe::no(runc + ": " + error.message(), "name one with --runc PATH");
   for (;; path = path.parent_path()) {
     bool known = stat(path.c_str(), &status) == 0 && status.st_uid == 0;
     // In a sticky directory nobody moves what is root's.
     bool sticky = S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0;
     if (!known || ((status.st_mode & 022) != 0 && !sticky)) {
-      return refusal(runc + " can be replaced by others than root, at " + path.string(),
-                     "chown root:root and chmod go-w, or --runc PATH");
+      return Probe::no(runc + " can be replaced by others than root, at " + path.string(),
+                       "chown root:root and chmod go-w, or --runc PATH");
     }
     if (path == path.root_path()) return nullptr;
   }
 }
 
 kj::Maybe<Probe> checkHost(const broker::CgroupTree& cgroups) {
-  if (geteuid() != 0) return refusal("needs root", "start cordon up as root");
+  if (geteuid() != 0) return Probe::no("needs root", "start cordon up as root");
   if (cgroups.mode() == broker::CgroupMode::kNone) {
-    return refusal(cgroups.whyNone(),
-                   "mount a cgroup hierarchy with the memory and pids controllers");
+    return Probe::no(cgroups.whyNone(),
+                     "mount a cgroup hierarchy with the memory and pids controllers");
   }
   if (access("/proc/self/ns/user", F_OK) != 0 ||
       firstLine("/proc/sys/user/max_user_namespaces") == "0") {
-    return refusal("user namespaces are not available",
-                   "sysctl user.max_user_namespaces=15000 (and a kernel with CONFIG_USER_NS)");
+    return Probe::no("user namespaces are not available",
+                     "sysctl user.max_user_namespaces=15000 (and a kernel with CONFIG_USER_NS)");
   }
   return nullptr;
 }
@@ -86,7 +80,7 @@ std::string noteOnCores() {
 Probe judge(const std::string& output, const broker::ExitStatus& status) {
   std::optional<RuncVersion> version = parseRuncVersion(output);
   if (status.signaled || status.code != 0 || !version) {
-    return refusal("runc --version failed", "install a working runc, or --runc PATH");
+    return Probe::no("runc --version failed", "install a working runc, or --runc PATH");
   }
   Probe probe;
   probe.available = true;
@@ -122,7 +116,7 @@ kj::Promise<Probe> probeRunc(broker::Children& children, kj::Timer& timer,
   kj::Maybe<kj::Exception> fault =
       kj::runCatchingExceptions([&]() { child = children.spawn(spec); });
   if (fault != nullptr) {
-    return refusal("runc can't be executed", "install a working runc, or --runc PATH");
+    return Probe::no("runc can't be executed", "install a working runc, or --runc PATH");
   }
 
   broker::Child& running = *child;
@@ -131,7 +125,7 @@ kj::Promise<Probe> probeRunc(broker::Children& children, kj::Timer& timer,
   auto timeout = timer.afterDelay(kVersionTimeout).then([&running]() {
     if (running.exited() == nullptr) kill(-running.pid(), SIGKILL);
     return running.onExit().then([](broker::ExitStatus) {
-      return refusal("runc --version does not answer", "install a working runc, or --runc PATH");
+      return Probe::no("runc --version does not answer", "install a working runc, or --runc PATH");
     });
   });
   return ended.exclusiveJoin(kj::mv(timeout)).attach(kj::mv(child), kj::mv(output));

@@ -1,0 +1,220 @@
+#include "jailer/spec.h"
+
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <kj/io.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <string>
+
+#include "jailer/report.h"
+
+extern char** environ;
+
+namespace cordon::jailer {
+namespace {
+
+using Change = std::function<void(JailSpec::Builder)>;
+
+void fillGood(JailSpec::Builder spec) {
+  spec.setVersion(SPEC_VERSION);
+  spec.setHostname("sb-test");
+  spec.setIdFirst(1879048192);
+  spec.setIdCount(65536);
+  spec.setAgentUid(65000);
+  spec.setAgentGid(65000);
+  spec.setFiles(4096);
+  spec.setCgroups(CgroupEntry::JOIN_TASKS);
+  spec.setCgroupFds(4);
+  auto mount = spec.initMounts(1)[0];
+  mount.setKind(MountKind::TMPFS);
+  mount.setWhere("work");
+}
+
+std::string wrong(const Change& change) {
+  capnp::MallocMessageBuilder message;
+  auto spec = message.initRoot<JailSpec>();
+  fillGood(spec);
+  change(spec);
+  const char* what = whatIsWrong(spec.asReader());
+  return what == nullptr ? "" : what;
+}
+
+std::string wrongMount(const std::function<void(Mount::Builder)>& change) {
+  return wrong([&](JailSpec::Builder spec) { change(spec.getMounts()[0]); });
+}
+
+TEST(JailSpecTest, EveryFieldHasItsRange) {
+  EXPECT_EQ(wrong([](auto) {}), "");
+  EXPECT_EQ(wrong([](auto s) { s.setVersion(2); }), "version");
+  for (std::string name : {"", "a b", "a/b", "a\nb", std::string(65, 'a').c_str()}) {
+    EXPECT_EQ(wrong([&](auto s) { s.setHostname(name); }), "hostname") << name;
+  }
+  EXPECT_EQ(wrong([](auto s) { s.setIdCount(1); }), "idCount");
+  // The host's own ids, and a range past the last id.
+  for (uint32_t first : {0u, 1000u, 65535u, UINT32_MAX, UINT32_MAX - 65535}) {
+    EXPECT_EQ(wrong([&](auto s) { s.setIdFirst(first); }), "idFirst") << first;
+  }
+  for (uint32_t id : {0u, 65536u, UINT32_MAX}) {
+    EXPECT_EQ(wrong([&](auto s) { s.setAgentUid(id); }), "agent's ids");
+    EXPECT_EQ(wrong([&](auto s) { s.setAgentGid(id); }), "agent's ids");
+  }
+  EXPECT_EQ(wrong([](auto s) { s.setFiles(0); }), "files");
+  EXPECT_EQ(wrong([](auto s) { s.setFiles(uint64_t{1} << 40); }), "files");
+  for (uint32_t fds : {0u, 9u, UINT32_MAX}) {
+    EXPECT_EQ(wrong([&](auto s) { s.setCgroupFds(fds); }), "cgroupFds") << fds;
+  }
+  EXPECT_EQ(wrong([](auto s) { s.setCgroups(CgroupEntry::BORN_INSIDE); }), "cgroupFds");
+  EXPECT_EQ(wrong([](auto s) { s.setCgroups(static_cast<CgroupEntry>(7)); }), "cgroups");
+  EXPECT_EQ(wrong([](auto s) { s.initMounts(MAX_MOUNTS + 1); }), "mounts");
+}
+
+TEST(JailSpecTest, MountsStayBeneathTheRoot) {
+  for (const char* where : {"", "/", "/proc", "..", "a/..", "../a", "a/../b", ".", "./a", "a/",
+                            "a//b", "a\nb", "a b", "work\x01"}) {
+    EXPECT_EQ(wrongMount([&](auto m) { m.setWhere(where); }), "mount") << where;
+  }
+  EXPECT_EQ(wrongMount([](auto m) { m.setWhere(std::string(200, 'a')); }), "mount");
+  EXPECT_EQ(wrongMount([](auto m) { m.setWhere("dev/shm"); }), "");
+  EXPECT_EQ(wrongMount([](auto m) { m.setKind(static_cast<MountKind>(99)); }), "mount");
+  EXPECT_EQ(wrongMount([](auto m) { m.setTarget("x"); }), "mount") << "only links have one";
+}
+
+TEST(JailSpecTest, DevicesAreTheSix) {
+  for (const char* good :
+       {"dev/null", "dev/zero", "dev/full", "dev/random", "dev/urandom", "dev/tty"}) {
+    EXPECT_EQ(wrongMount([&](auto m) {
+                m.setKind(MountKind::DEVICE);
+                m.setWhere(good);
+              }),
+              "");
+  }
+  for (const char* bad :
+       {"dev/kvm", "dev/mem", "dev/sda", "null", "dev/null/x", "dev/nullx", "etc/null"}) {
+    EXPECT_EQ(wrongMount([&](auto m) {
+                m.setKind(MountKind::DEVICE);
+                m.setWhere(bad);
+              }),
+              "mount")
+        << bad;
+  }
+}
+
+TEST(JailSpecTest, OptionsAreWords) {
+  auto option = [](const char* key, const char* value) {
+    return wrongMount([&](auto m) {
+      auto o = m.initOptions(1)[0];
+      o.setKey(key);
+      o.setValue(value);
+    });
+  };
+  EXPECT_EQ(option("size", "65536"), "");
+  EXPECT_EQ(option("newinstance", ""), "");
+  for (auto [key, value] :
+       {std::pair{"", "1"}, {"a,b", "1"}, {"size", "1,uid=0"}, {"size", "/x"}, {"a b", "1"}}) {
+    EXPECT_EQ(option(key, value), "mount") << key << "=" << value;
+  }
+  EXPECT_EQ(wrongMount([](auto m) { m.initOptions(9); }), "mount");
+}
+
+// ---- the program itself, given what it must refuse
+
+class JailerTest : public ::testing::Test {
+ public:
+  ~JailerTest() noexcept override {}
+
+ protected:
+  void SetUp() override {
+    const char* path = getenv("CORDON_JAILER");
+    ASSERT_NE(path, nullptr);
+    program_ = path;
+  }
+
+  kj::AutoCloseFd memfd(kj::ArrayPtr<const kj::byte> bytes, int seals) {
+    kj::AutoCloseFd file(memfd_create("spec", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    kj::FdOutputStream(file.get()).write(bytes.begin(), bytes.size());
+    if (seals != 0) fcntl(file, F_ADD_SEALS, seals);
+    return file;
+  }
+
+  // Runs it with this as its spec and /dev/null as everything else; the report.
+  Report run(int spec) {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    kj::AutoCloseFd ours(ends[0]), theirs(ends[1]);
+    kj::AutoCloseFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    // Above all targets, so that none is overwritten.
+    int high[] = {fcntl(spec, F_DUPFD_CLOEXEC, 100), fcntl(theirs, F_DUPFD_CLOEXEC, 100)};
+    for (int fd = 0; fd < kFirstCgroupFd + 4; ++fd) {
+      if (fd == 1 || fd == 2) continue;
+      int source = fd == kSpecFd ? high[0] : fd == kStatusFd ? high[1] : null.get();
+      posix_spawn_file_actions_adddup2(&actions, source, fd);
+    }
+    char name[] = "cordon-jailer";
+    char* argv[] = {name, nullptr};
+    char* env[] = {nullptr};
+    pid_t child = 0;
+    EXPECT_EQ(posix_spawn(&child, program_.c_str(), &actions, nullptr, argv, env), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(high[0]);
+    close(high[1]);
+    theirs = nullptr;
+    Report report;
+    report.magic = 0;
+    EXPECT_EQ(read(ours, &report, sizeof report), static_cast<ssize_t>(sizeof report));
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
+    return report;
+  }
+
+  void expectRefused(int spec, int error) {
+    Report report = run(spec);
+    EXPECT_EQ(report.magic, Report::kMagic);
+    EXPECT_EQ(report.kind, Report::kFailed);
+    EXPECT_STREQ(stepName(static_cast<Step>(report.step)), "spec");
+    EXPECT_EQ(report.error, error);
+  }
+
+  static constexpr int kSealed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+  std::string program_;
+};
+
+TEST_F(JailerTest, ASpecThatCouldStillChangeIsRefused) {
+  capnp::MallocMessageBuilder message;
+  fillGood(message.initRoot<JailSpec>());
+  auto words = capnp::messageToFlatArray(message);
+  expectRefused(memfd(words.asBytes(), 0), EPERM);
+  expectRefused(memfd(words.asBytes(), F_SEAL_SHRINK | F_SEAL_GROW), EPERM);
+  kj::AutoCloseFd file(open("/dev/null", O_RDWR | O_CLOEXEC));
+  Report report = run(file);
+  EXPECT_EQ(report.kind, Report::kFailed);
+}
+
+TEST_F(JailerTest, GarbageIsRefusedBeforeAnyEffect) {
+  expectRefused(memfd(nullptr, kSealed), EMSGSIZE);
+  kj::byte odd[] = {1, 2, 3};
+  expectRefused(memfd(odd, kSealed), EMSGSIZE);
+  std::string large(MAX_SPEC_BYTES + 8, '\0');
+  expectRefused(memfd(kj::StringPtr(large.c_str(), large.size()).asBytes(), kSealed), EMSGSIZE);
+  std::string wild(4096, '\xff');
+  expectRefused(memfd(kj::StringPtr(wild.c_str(), wild.size()).asBytes(), kSealed), EBADMSG);
+  capnp::MallocMessageBuilder message;
+  auto spec = message.initRoot<JailSpec>();
+  fillGood(spec);
+  spec.setIdFirst(0);
+  auto words = capnp::messageToFlatArray(message);
+  expectRefused(memfd(words.asBytes(), kSealed), EINVAL);
+}
+
+}  // namespace
+}  // namespace cordon::jailer

@@ -1,0 +1,146 @@
+#include "runtimes/jail/jail_create.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <kj/debug.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include "runtimes/jail/jail_spec.h"
+#include "runtimes/kill_cgroups.h"
+
+namespace cordon::runtimes {
+
+namespace {
+
+// The image with all that is bound beneath it, out of the broker's namespace.
+kj::AutoCloseFd detachedTree(const std::string& path) {
+  int fd;
+  KJ_SYSCALL(
+      fd = open_tree(AT_FDCWD, path.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE),
+      path);
+  return kj::AutoCloseFd(fd);
+}
+
+}  // namespace
+
+JailCreate::JailCreate(broker::Children& children, kj::Timer& timer, const JailOptions& options,
+                       const JailParts& parts, CreateRequest request)
+    : children_(children),
+      timer_(timer),
+      options_(options),
+      parts_(parts),
+      request_(kj::mv(request)) {}
+
+kj::Promise<JailCreate::Result> JailCreate::run() {
+  auto fault = kj::runCatchingExceptions([&]() {
+    hold_ = children_.holdStrays();
+    jailer_ = start();
+  });
+  KJ_IF_MAYBE (exception, fault) {
+    spdlog::error("{}: cordon-jailer could not be started: {}", request_.name,
+                  exception->getDescription().cStr());
+    return fail(rpc::Reason::RUNTIME_FAILED, "cordon-jailer could not be started");
+  }
+  request_.control = nullptr;  // the agent's end is the agent's alone
+
+  auto late = timer_.afterDelay(options_.createTimeout).then([]() { return false; });
+  return readReports()
+      .then([]() { return true; })
+      .exclusiveJoin(kj::mv(late))
+      .then([this](bool told) -> kj::Promise<Result> {
+        if (told) return afterReports();
+        jailer_->signal(SIGKILL);
+        return fail(rpc::Reason::RUNTIME_TIMEOUT, "cordon-jailer did not finish in time");
+      });
+}
+
+kj::Own<broker::Child> JailCreate::start() {
+  int ends[2];
+  KJ_SYSCALL(pipe2(ends, O_CLOEXEC | O_NONBLOCK));
+  status_ = kj::AutoCloseFd(ends[0]);
+  kj::AutoCloseFd theirs(ends[1]);
+  observer_ = kj::heap<kj::UnixEventPort::FdObserver>(children_.port(), status_.get(),
+                                                      kj::UnixEventPort::FdObserver::OBSERVE_READ);
+
+  auto root = detachedTree(request_.image->rootfs);
+  auto cgroup = request_.cgroups->initFds();
+  auto cgroupFds = static_cast<uint32_t>(cgroup.size());
+  int ns = request_.cgroups->namespaceFd();
+  if (ns >= 0) ++cgroupFds;
+  auto spec = sealedSpec(request_, parts_.cpus, cgroupFds);
+
+  broker::SpawnSpec spawn;
+  spawn.program = options_.jailer;
+  spawn.argv = {"cordon-jailer"};
+  spawn.fds = {{request_.control.get(), jailer::kControlFd},
+               {spec.get(), jailer::kSpecFd},
+               {theirs.get(), jailer::kStatusFd},
+               {root.get(), jailer::kRootFd},
+               {parts_.agent, jailer::kAgentFd},
+               {parts_.filter, jailer::kFilterFd}};
+  int target = jailer::kFirstCgroupFd;
+  for (auto& fd : cgroup) spawn.fds.emplace_back(fd.get(), target++);
+  if (ns >= 0) spawn.fds.emplace_back(ns, target++);
+  return children_.spawn(spawn);
+}
+
+// Until the end of the pipe: the jailer has gone, and the init has failed or
+// become the agent.
+kj::Promise<void> JailCreate::readReports() {
+  for (;;) {
+    jailer::Report report;
+    ssize_t got = read(status_, &report, sizeof(report));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) {
+      return KJ_ASSERT_NONNULL(observer_)->whenBecomesReadable().then(
+          [this]() { return readReports(); });
+    }
+    if (got != sizeof(report) || report.magic != jailer::Report::kMagic) return kj::READY_NOW;
+    if (report.kind == jailer::Report::kBorn) born_ = report;
+    // The first is the cause of what follows.
+    if (report.kind == jailer::Report::kFailed && !failed_) failed_ = report;
+  }
+}
+
+kj::Promise<JailCreate::Result> JailCreate::afterReports() {
+  if (failed_) {
+    auto step = static_cast<jailer::Step>(failed_->step);
+    std::string what = std::string("the jailer's step `") + jailer::stepName(step) + "`";
+    if (step == jailer::Step::kMounts) what += " (mount " + std::to_string(failed_->detail) + ")";
+    spdlog::error("{}: {}: {}", request_.name, what, strerror(failed_->error));
+    return fail(rpc::Reason::RUNTIME_FAILED, what + " failed", failed_->error);
+  }
+  if (!born_) return fail(rpc::Reason::RUNTIME_FAILED, "the jailer ended without a word");
+  auto adopted = children_.adopt(born_->pid);
+  hold_ = nullptr;
+  children_.reapStrays();
+  KJ_IF_MAYBE (init, adopted) {
+    KJ_IF_MAYBE (ended, (*init)->exited()) {
+      return fail(rpc::Reason::RUNTIME_FAILED,
+                  "the agent ended at once with " + std::to_string(ended->code));
+    }
+    Result result;
+    result.init<Started>(Started{kj::mv(*init)});
+    return kj::mv(result);
+  }
+  return fail(rpc::Reason::RUNTIME_FAILED, "the init that the jailer named is no child of ours");
+}
+
+kj::Promise<JailCreate::Result> JailCreate::fail(rpc::Reason reason, std::string detail,
+                                                 int error) {
+  request_.control = nullptr;
+  hold_ = nullptr;  // nobody's status matters any more
+  return killCgroups(*request_.cgroups, children_, timer_, request_.name)
+      .then([this, reason, detail = std::move(detail), error]() mutable {
+        children_.reapStrays();
+        Result result;
+        result.init<CreateFailure>(CreateFailure{reason, std::move(detail), error});
+        return result;
+      });
+}
+
+}  // namespace cordon::runtimes

@@ -1,0 +1,48 @@
+// One run of cordon-jailer.
+#pragma once
+#include <kj/async-unix.h>
+#include <kj/timer.h>
+
+#include <optional>
+
+#include "jailer/report.h"
+#include "runtimes/jail/jail.h"
+
+namespace cordon::runtimes {
+
+// Descriptors that all sandboxes have in common.
+struct JailParts {
+  int agent;   // sealed memfd, 0111
+  int filter;  // sealed memfd
+  unsigned cpus;
+};
+
+// Owned by its promise.
+class JailCreate {
+ public:
+  using Result = kj::OneOf<Started, CreateFailure>;
+  JailCreate(broker::Children& children, kj::Timer& timer, const JailOptions& options,
+             const JailParts& parts, CreateRequest request);
+
+  kj::Promise<Result> run();
+
+ private:
+  kj::Own<broker::Child> start();
+  kj::Promise<void> readReports();
+  kj::Promise<Result> afterReports();
+  kj::Promise<Result> fail(rpc::Reason reason, std::string detail, int error = 0);
+
+  broker::Children& children_;
+  kj::Timer& timer_;
+  const JailOptions& options_;
+  const JailParts& parts_;
+  CreateRequest request_;
+  kj::Maybe<broker::Children::StrayHold> hold_;
+  kj::AutoCloseFd status_;
+  kj::Maybe<kj::Own<kj::UnixEventPort::FdObserver>> observer_;
+  kj::Own<broker::Child> jailer_;
+  kj::Maybe<kj::Own<broker::Child>> init_;
+  std::optional<jailer::Report> born_, failed_;
+};
+
+}  // namespace cordon::runtimes

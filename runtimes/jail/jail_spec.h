@@ -1,0 +1,18 @@
+// What cordon-jailer is told about one sandbox (jailer/jail.capnp).
+#pragma once
+#include <kj/io.h>
+
+#include "jailer/jail.capnp.h"
+#include "runtimes/runtime.h"
+
+namespace cordon::runtimes {
+
+// The spec of a request: the mounts in order, limits, ids. `cpus` as
+// maskedPaths(). `cgroupFds`: how many descriptors the jailer gets for its cgroup.
+void fillJailSpec(jailer::JailSpec::Builder spec, const CreateRequest& request, unsigned cpus,
+                  uint32_t cgroupFds);
+
+// In a sealed memfd.
+kj::AutoCloseFd sealedSpec(const CreateRequest& request, unsigned cpus, uint32_t cgroupFds);
+
+}  // namespace cordon::runtimes
