@@ -44,8 +44,11 @@ bool isRelativePath(std::string_view path) {
 }
 
 bool isDevice(std::string_view path) {
+  constexpr std::string_view kDirectory = "dev/";
+  if (path.substr(0, kDirectory.size()) != kDirectory) return false;
+  path.remove_prefix(kDirectory.size());
   for (const char* name : {"null", "zero", "full", "random", "urandom", "tty"}) {
-    if (path == std::string("dev/") + name) return true;
+    if (path == name) return true;
   }
   return false;
 }

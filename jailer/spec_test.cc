@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "jailer/report.h"
 
@@ -54,7 +55,8 @@ std::string wrongMount(const std::function<void(Mount::Builder)>& change) {
 TEST(JailSpecTest, EveryFieldHasItsRange) {
   EXPECT_EQ(wrong([](auto) {}), "");
   EXPECT_EQ(wrong([](auto s) { s.setVersion(2); }), "version");
-  for (std::string name : {"", "a b", "a/b", "a\nb", std::string(65, 'a').c_str()}) {
+  for (const std::string& name :
+       std::vector<std::string>{"", "a b", "a/b", "a\nb", std::string(65, 'a')}) {
     EXPECT_EQ(wrong([&](auto s) { s.setHostname(name); }), "hostname") << name;
   }
   EXPECT_EQ(wrong([](auto s) { s.setIdCount(1); }), "idCount");

@@ -201,12 +201,18 @@ void stopAgent(const Arguments& arguments) {
   report({{"targets", agents.count}});
 }
 
+// Where /proc doesn't even show the process (hidepid), that is a refusal too.
+int openExe(pid_t pid, int flags) {
+  int error = openAndClose(ProcPath(pid, "exe").text, flags);
+  return error == ENOENT ? EACCES : error;
+}
+
 void overwriteAgentExe(const Arguments& arguments) {
   Targets agents = targets(arguments);
   for (int i = 0; i < agents.count; ++i) {
     // ETXTBSY would mean that only its being in use saved it.
-    gated("open_exe_for_writing", openAndClose(ProcPath(agents.pids[i], "exe").text, O_WRONLY));
-    gated("open_exe", openAndClose(ProcPath(agents.pids[i], "exe").text, O_RDONLY));
+    gated("open_exe_for_writing", openExe(agents.pids[i], O_WRONLY));
+    gated("open_exe", openExe(agents.pids[i], O_RDONLY));
   }
   gated("open_own_agent", access("/.cordon/vm-agent", F_OK) < 0
                               ? EACCES  // there is none to be had
