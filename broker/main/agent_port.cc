@@ -88,7 +88,10 @@ class AgentPort final : public rpc::AgentPort::Server {
         .then([this, context](kj::Array<runtimes::Probe>&& probes) mutable {
           auto& all = services_.runtimes.all();
           auto out = context.getResults().initRuntimes(static_cast<uint>(all.size()));
-          for (uint i = 0; i < all.size(); ++i) write(out[i], *all[i], probes[i]);
+          auto& byDefault = services_.runtimes.byDefault();
+          for (uint i = 0; i < all.size(); ++i) {
+            write(out[i], *all[i], probes[i], byDefault == all[i]->name());
+          }
           auto& profiles = services_.profiles;
           auto list = context.getResults().initProfiles(static_cast<uint>(profiles.size()));
           for (uint i = 0; i < profiles.size(); ++i) write(list[i], profiles[i]);

@@ -69,6 +69,7 @@ kj::Promise<kj::OneOf<Created, Failure>> Creation::create(uint32_t owner,
   auto& sandbox = *job->sandbox;
   if (whileConnected) sandbox.keeper = kj::addRef(*job->peer);
   sandbox.spec = kj::mv(spec.get<ValidSpec>());
+  if (sandbox.spec.runtime.empty()) sandbox.spec.runtime = services_.runtimes.byDefault();
   do {
     sandbox.entry.name = newSandboxName();
   } while (registry_.contains(sandbox.entry.name));

@@ -44,7 +44,7 @@ void write(rpc::Receipt::Builder out, const Receipt& receipt) {
 }
 
 void write(rpc::RuntimeInfo::Builder out, const runtimes::Runtime& runtime,
-           const runtimes::Probe& probe) {
+           const runtimes::Probe& probe, bool isDefault) {
   out.setName(runtime.name());
   out.setAvailable(probe.available);
   out.setReason(probe.reason);
@@ -52,7 +52,7 @@ void write(rpc::RuntimeInfo::Builder out, const runtimes::Runtime& runtime,
   out.setVersion(probe.version);
   auto notes = out.initNotes(static_cast<uint>(probe.notes.size()));
   for (uint i = 0; i < probe.notes.size(); ++i) notes.set(i, probe.notes[i]);
-  out.setIsDefault(strcmp(runtime.name(), kDefaultRuntime) == 0);
+  out.setIsDefault(isDefault);
   out.setIsSandbox(runtime.isSandbox());
 }
 

@@ -12,7 +12,7 @@ void write(capnp::List<rpc::Counter>::Builder list, const Counters& counters);
 void write(rpc::Limits::Builder out, const ResolvedLimits& limits);
 void write(rpc::Receipt::Builder out, const Receipt& receipt);
 void write(rpc::RuntimeInfo::Builder out, const runtimes::Runtime& runtime,
-           const runtimes::Probe& probe);
+           const runtimes::Probe& probe, bool isDefault);
 void write(rpc::SeccompProfile::Builder out, const WorkloadProfile& profile);
 // Counters are left out of listings: they cost a read of several files each.
 void write(rpc::SandboxInfo::Builder out, Sandbox& sandbox, kj::TimePoint now, bool withCounters);

@@ -335,7 +335,7 @@ class LifecycleTest : public ::testing::Test {
   TreeDouble tree{script};
   LedgerDouble ledger{script};
   ImagesDouble images;
-  RuntimeSet runtimes{doubles(script)};
+  RuntimeSet runtimes{doubles(script), "runc"};
   RuntimeDouble* runtime = nullptr;
   Services services{io.unixEventPort,
                     io.unixEventPort.getTimer(),

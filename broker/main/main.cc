@@ -99,6 +99,10 @@ std::vector<kj::Own<runtimes::Runtime>> makeRuntimes(Children& children, kj::Tim
   return result;
 }
 
+std::string defaultRuntime(const Options& options) {
+  return options.defaultRuntime.empty() ? kDefaultRuntime : options.defaultRuntime;
+}
+
 // Once, and before any sandbox: none pays for it.
 std::vector<jailer::CompiledProfile> compileProfiles() {
   std::vector<jailer::CompiledProfile> profiles;
@@ -163,7 +167,8 @@ int serve(const Options& options) {
   spdlog::info("{}", cgroups->mode() == CgroupMode::kNone ? "no cgroups: " + cgroups->whyNone()
                                                           : cgroups->describe());
   auto ledger = openLedger(options, state);
-  RuntimeSet runtimes(makeRuntimes(children, timer, *cgroups, options, place.vmAgent()));
+  RuntimeSet runtimes(makeRuntimes(children, timer, *cgroups, options, place.vmAgent()),
+                      defaultRuntime(options));
   auto images =
       runtimes::ImageStore::open(place.images(), options.imageDirs, place.vmAgent(), timer);
   auto profiles = compileProfiles();

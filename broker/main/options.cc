@@ -51,6 +51,7 @@ enum Option : int {
   kAgentsUid,
   kImages,
   kAllowHost,
+  kDefaultRuntimeName,
   kRunc,
   kRuncTimeout,
   kVmAgent,
@@ -65,6 +66,7 @@ const option kOptions[] = {{"state", required_argument, nullptr, kState},
                            {"agents-uid", required_argument, nullptr, kAgentsUid},
                            {"images", required_argument, nullptr, kImages},
                            {"allow-host-runtime", no_argument, nullptr, kAllowHost},
+                           {"default-runtime", required_argument, nullptr, kDefaultRuntimeName},
                            {"runc", required_argument, nullptr, kRunc},
                            {"runc-timeout", required_argument, nullptr, kRuncTimeout},
                            {"vm-agent", required_argument, nullptr, kVmAgent},
@@ -89,6 +91,11 @@ void apply(int option, const char* value, Options& options) {
       return;
     case kAllowHost:
       options.allowHostRuntime = true;
+      return;
+    case kDefaultRuntimeName:
+      options.defaultRuntime = value;
+      // Whoever doesn't say where to run something has not asked for no sandbox.
+      KJ_REQUIRE(options.defaultRuntime != "host", "--default-runtime can't be `host`");
       return;
     case kRunc:
       options.runc = absoluteAsGiven(value, "--runc");
@@ -143,6 +150,7 @@ name "broker"), e.g.
                           of the span as root, else one's own)
   --images DIR            directories below DIR may be images; repeatable
   --allow-host-runtime    offer `host`, which is no sandbox
+  --default-runtime NAME  of a sandbox that names none (default jail; never host)
   --runc PATH             the runc to use
   --runc-timeout SECONDS  how long it may take to start a sandbox (default 20)
   --vm-agent PATH         default: beside this program

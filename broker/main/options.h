@@ -15,10 +15,11 @@ struct Options {
   uid_t agentsUid = 0;  // whose connections get the AgentPort
   std::vector<std::string> imageDirs;
   bool allowHostRuntime = false;
-  std::string runc;           // "" = looked for
-  uint32_t runcSeconds = 20;  // it may take to start a sandbox
-  std::string vmAgent;        // absolute
-  std::string jailer;         // absolute
+  std::string defaultRuntime;  // "" = jail
+  std::string runc;            // "" = looked for
+  uint32_t runcSeconds = 20;   // it may take to start a sandbox
+  std::string vmAgent;         // absolute
+  std::string jailer;          // absolute
   IdSpan ids;
   std::string idRegistry = "/run/cordon/ids";
   std::string cgroupBase = "/cordon";

@@ -4,8 +4,8 @@
 
 namespace cordon::broker {
 
-RuntimeSet::RuntimeSet(std::vector<kj::Own<runtimes::Runtime>> runtimes)
-    : runtimes_(kj::mv(runtimes)) {
+RuntimeSet::RuntimeSet(std::vector<kj::Own<runtimes::Runtime>> runtimes, std::string byDefault)
+    : runtimes_(kj::mv(runtimes)), byDefault_(std::move(byDefault)) {
   for (auto& runtime : runtimes_) answers_[runtime.get()];
 }
 

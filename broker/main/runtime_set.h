@@ -11,9 +11,16 @@
 
 namespace cordon::broker {
 
+// Unless options say otherwise.
+constexpr const char* kDefaultRuntime = "jail";
+
 class RuntimeSet {
  public:
-  explicit RuntimeSet(std::vector<kj::Own<runtimes::Runtime>> runtimes);
+  // `byDefault`: of a spec that names none. Never `host`.
+  explicit RuntimeSet(std::vector<kj::Own<runtimes::Runtime>> runtimes,
+                      std::string byDefault = kDefaultRuntime);
+
+  const std::string& byDefault() const { return byDefault_; }
 
   runtimes::Runtime* find(const std::string& name);
   std::vector<kj::Own<runtimes::Runtime>>& all() { return runtimes_; }
@@ -30,6 +37,7 @@ class RuntimeSet {
     bool busy = false;
   };
   std::vector<kj::Own<runtimes::Runtime>> runtimes_;
+  std::string byDefault_;
   std::map<runtimes::Runtime*, Answer> answers_;
 };
 

@@ -54,7 +54,7 @@ kj::OneOf<ValidSpec, Failure> validateSpec(rpc::SandboxSpec::Reader asked,
   if (runtime.size() > kMaxName || !printable(runtime)) {
     return badName("runtime", "the runtime's name is no name");
   }
-  spec.runtime = runtime.empty() ? kDefaultRuntime : std::string(runtime);
+  spec.runtime = std::string(runtime);
 
   auto image = view(asked.getImage());
   if (image.size() > kMaxImageName || !printable(image)) {

@@ -10,13 +10,11 @@
 
 namespace cordon::broker {
 
-// The runtime of a spec that names none. Never `host`.
-constexpr const char* kDefaultRuntime = "runc";
 // The seccomp profile of a spec that names none.
 constexpr const char* kDefaultProfile = "default";
 
 struct ValidSpec {
-  std::string runtime;
+  std::string runtime;   // "" = the instance's default
   std::string image;     // "" = host-usr
   std::string hostname;  // "" = the sandbox's name
   std::string seccomp;   // "" = the default

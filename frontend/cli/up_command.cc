@@ -55,6 +55,9 @@ class UpCommand : public Command {
     app.add_option("--agents-group", options.agentsGroup, "group that may use agents.sock")
         ->type_name("GID")
         ->capture_default_str();
+    app.add_option("--default-runtime", options.defaultRuntime,
+                   "of a sandbox that names none; default jail, never host")
+        ->type_name("NAME");
     app.add_option("--runc", options.runc, "the runc to use")->type_name("PATH");
     app.add_option("--vm-agent", options.vmAgent, "default: beside the broker")->type_name("PATH");
     app.add_option("--id-span", options.idSpan, "host ids for sandboxes")->type_name("FIRST:COUNT");

@@ -88,6 +88,7 @@ PartSpec brokerSpec(const UpOptions& options, const Mode& mode, const std::strin
   if (!mode.separated) add("--agents-uid", std::to_string(geteuid()));
   if (options.allowHostRuntime) spec.arguments.push_back("--allow-host-runtime");
   for (const std::string& directory : options.images) add("--images", directory);
+  add("--default-runtime", options.defaultRuntime);
   add("--runc", options.runc);
   add("--vm-agent", options.vmAgent);
   add("--id-span", options.idSpan);

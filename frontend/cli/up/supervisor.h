@@ -22,9 +22,10 @@ struct UpOptions {
   uid_t agentsUid = 1879048193;  // and gid
   mode_t agentsMode = 0660;      // of agents.sock, with separated frontends
   gid_t agentsGroup = 0;         // likewise
-  std::string runc, idSpan, idRegistry, cgroupBase, vmAgent;  // "" = the broker's defaults
-  std::string maxSandboxes, maxPerOwner;                      // likewise
-  std::string libexec;  // where the programs lie; "" = beside this one
+  std::string defaultRuntime, runc, idSpan, idRegistry, cgroupBase,
+      vmAgent;                            // "" = the broker's defaults
+  std::string maxSandboxes, maxPerOwner;  // likewise
+  std::string libexec;                    // where the programs lie; "" = beside this one
 };
 
 // Serves until SIGTERM or SIGINT; returns the exit status. Throws UsageError
