@@ -39,13 +39,23 @@ def image_directory(tmp_path_factory):
     yield path
 
 
-@pytest.fixture(scope="session")
-def shared_runc(image_directory):
-    instance = support.Instance("--agents-mode", "0666", "--images", image_directory)
+def shared(runtime, image_directory):
+    instance = support.Instance("--agents-mode", "0666", "--images", image_directory,
+                                runtime=runtime)
     try:
         yield instance.start()
     finally:
         instance.dispose()
+
+
+@pytest.fixture(scope="session")
+def shared_jail(image_directory):
+    yield from shared("jail", image_directory)
+
+
+@pytest.fixture(scope="session")
+def shared_runc(image_directory):
+    yield from shared("runc", image_directory)
 
 
 @pytest.fixture(scope="session")
@@ -82,31 +92,44 @@ def fingerprint_at_rest(instance):
     return before
 
 
+def leak_checked(instance):
+    before = fingerprint_at_rest(instance)
+    yield instance
+    check_leaks(instance, before)
+
+
+# Those that are sandboxes; each with a shared instance whose default it is.
+SANDBOXES = ["jail", "runc"]
+
+
+@pytest.fixture(params=SANDBOXES)
+def runtime(request):
+    """For tests with an instance of their own."""
+    return request.param
+
+
 @pytest.fixture
-def runc(shared_runc):
-    """The shared instance on runc, leak-checked."""
-    before = fingerprint_at_rest(shared_runc)
-    yield shared_runc
-    check_leaks(shared_runc, before)
+def service(request, runtime):
+    """The shared instance of each runtime that is a sandbox, leak-checked."""
+    yield from leak_checked(request.getfixturevalue(f"shared_{runtime}"))
 
 
 @pytest.fixture
 def host(shared_host):
     """The shared instance with the host runtime, leak-checked."""
-    before = fingerprint_at_rest(shared_host)
-    yield shared_host
-    check_leaks(shared_host, before)
+    yield from leak_checked(shared_host)
 
 
-@pytest.fixture(params=[pytest.param("host", marks=pytest.mark.host), "runc"])
+@pytest.fixture(params=[pytest.param("host", marks=pytest.mark.host), *SANDBOXES])
 def on(request):
-    """(instance, runtime) for tests that hold on both runtimes."""
-    return request.getfixturevalue(request.param), request.param
+    """(instance, runtime) for tests that hold on every runtime."""
+    yield from ((instance, request.param) for instance in
+                leak_checked(request.getfixturevalue(f"shared_{request.param}")))
 
 
 @pytest.fixture
-def api(runc):
-    with support.Api(runc.address) as client:
+def api(service):
+    with support.Api(service.address) as client:
         yield client
 
 

@@ -161,8 +161,9 @@ def stream_bytes(stream):
 class Instance:
     """`cordon up` in a state directory of its own. stop() asserts that all went."""
 
-    def __init__(self, *flags, prefix=(), state=None, env=None, cwd=None):
-        self.flags = [str(f) for f in flags]
+    def __init__(self, *flags, runtime="jail", prefix=(), state=None, env=None, cwd=None):
+        self.runtime = runtime  # of a sandbox that names none
+        self.flags = ["--default-runtime", runtime, *(str(f) for f in flags)]
         self.prefix = [str(p) for p in prefix]
         self.own_state = state is None
         self.state = pathlib.Path(state or tempfile.mkdtemp(prefix="cordon-test-"))
@@ -487,11 +488,11 @@ class Api:
         except grpc.RpcError as error:
             raise Refused(error) from None
 
-    def spec(self, runtime="runc", image="", limits=None, **fields):
+    def spec(self, runtime="", image="", limits=None, **fields):
         return v1.SandboxSpec(runtime=runtime, image=image, limits=v1.Limits(**(limits or {})),
                               **fields)
 
-    def acquire(self, runtime="runc", **fields):
+    def acquire(self, runtime="", **fields):
         return self.call("Acquire", v1.AcquireRequest(spec=self.spec(runtime, **fields)))
 
     def release(self, sandbox):
@@ -501,7 +502,7 @@ class Api:
     def exec_spec(argv, **fields):
         return v1.ExecSpec(argv=[a.encode() if isinstance(a, str) else a for a in argv], **fields)
 
-    def run(self, argv, runtime="runc", sandbox=None, requests=(), timeout=60, **exec_fields):
+    def run(self, argv, runtime="", sandbox=None, requests=(), timeout=60, **exec_fields):
         """Run to the end, collecting."""
         start = v1.ExecRequest(run=v1.RunStart(sandbox=sandbox or self.spec(runtime),
                                                exec=self.exec_spec(argv, **exec_fields)))
@@ -512,7 +513,7 @@ class Api:
                                                   exec=self.exec_spec(argv, **exec_fields)))
         return self._collect(self.stub.Exec, [start, *requests], timeout)
 
-    def begin_run(self, argv, runtime="runc", timeout=60):
+    def begin_run(self, argv, runtime="", timeout=60):
         """A call under way: cancel() ends it."""
         start = v1.ExecRequest(run=v1.RunStart(sandbox=self.spec(runtime),
                                                exec=self.exec_spec(argv)))

@@ -147,9 +147,9 @@ def test_standard_input_of_every_size(api, size):
     assert ended.out == data
 
 
-def test_standard_input_waits_for_a_program_that_does_not_read(runc):
+def test_standard_input_waits_for_a_program_that_does_not_read(service):
     """A slow reader stops the client, and the service's memory stays flat."""
-    with Api(runc.address) as client:
+    with Api(service.address) as client:
         sent = 0
         release = threading.Event()
         start = v1.ExecRequest(run=v1.RunStart(

@@ -24,8 +24,8 @@ def listing(instance, *paths, flags=()):
 # ---------------------------------------------------------------- host-usr
 
 
-def test_host_usr_has_an_allow_list_of_etc(runc):
-    inside = listing(runc, "/", "/etc", "/run", "/var")
+def test_host_usr_has_an_allow_list_of_etc(service):
+    inside = listing(service, "/", "/etc", "/run", "/var")
     allowed = {"passwd", "group", "hosts", "nsswitch.conf", "ld.so.cache", "ld.so.conf",
                "ld.so.conf.d", "ssl", "ca-certificates", "ca-certificates.conf", "alternatives",
                "os-release"}
@@ -35,25 +35,25 @@ def test_host_usr_has_an_allow_list_of_etc(runc):
     # Those that programs expect are there, with nothing of the host in them.
     assert inside.get("/run", []) == []
     assert inside.get("/var", []) in ([], ["tmp"])
-    assert runc.cordon("run", "--", "ls", "-A", "/var/tmp").out == b""
+    assert service.cordon("run", "--", "ls", "-A", "/var/tmp").out == b""
 
 
-def test_host_usr_has_no_shadow(runc):
-    done = runc.cordon("run", "--user", "root", "--", "cat", "/etc/shadow")
+def test_host_usr_has_no_shadow(service):
+    done = service.cordon("run", "--user", "root", "--", "cat", "/etc/shadow")
     assert done.status == 1
     assert b"No such file" in done.err
 
 
-def test_host_usr_is_read_only_and_work_and_tmp_are_not(runc):
+def test_host_usr_is_read_only_and_work_and_tmp_are_not(service):
     for path in ["/usr/x", "/etc/x", "/x", "/bin/x", "/.cordon/x", "/dev/x"]:
-        done = runc.cordon("run", "--user", "root", "--", "touch", path)
+        done = service.cordon("run", "--user", "root", "--", "touch", path)
         assert done.status == 1, path
     for path in ["/work/x", "/tmp/x", "/dev/shm/x"]:
-        assert runc.cordon("run", "--", "touch", path).status == 0, path
+        assert service.cordon("run", "--", "touch", path).status == 0, path
 
 
-def test_mounts_inside_are_nosuid_and_nodev(runc):
-    done = runc.cordon("run", "--", "cat", "/proc/self/mountinfo")
+def test_mounts_inside_are_nosuid_and_nodev(service):
+    done = service.cordon("run", "--", "cat", "/proc/self/mountinfo")
     lines = done.out.decode().splitlines()
     assert lines
     # The basic devices are bound one by one, and a terminal is a device of its
@@ -72,31 +72,31 @@ def test_mounts_inside_are_nosuid_and_nodev(runc):
             assert "ro" in options, line
 
 
-def test_the_scratch_directories_are_as_large_as_asked(runc):
+def test_the_scratch_directories_are_as_large_as_asked(service):
     program = ("import os\n"
                "for p in ['/work', '/tmp', '/dev/shm']:\n"
                "    s = os.statvfs(p); print(s.f_blocks * s.f_frsize)")
-    done = runc.cordon("run", "--memory", "256M", "--disk", "24M", "--", "python3", "-c", program)
+    done = service.cordon("run", "--memory", "256M", "--disk", "24M", "--", "python3", "-c", program)
     sizes = [int(n) for n in done.out.split()]
     assert sizes[0] == 24 << 20
     assert all(0 < s <= 256 << 20 for s in sizes)
     assert sum(sizes) < 256 << 20
 
 
-def test_python_and_bash_work_with_their_modules(runc):
-    done = runc.cordon("run", "--", "bash", "-c",
+def test_python_and_bash_work_with_their_modules(service):
+    done = service.cordon("run", "--", "bash", "-c",
                        "set -o pipefail; python3 -c 'import ssl, sqlite3, json, ctypes; print(1)' | cat")
     assert (done.status, done.out) == (0, b"1\n"), done
 
 
-def test_only_the_sandboxs_own_processes_are_seen(runc):
-    done = runc.cordon("run", "--", "python3", "-c",
+def test_only_the_sandboxs_own_processes_are_seen(service):
+    done = service.cordon("run", "--", "python3", "-c",
                        "import os; print(sum(n.isdigit() for n in os.listdir('/proc')))")
     assert int(done.out) <= 4
 
 
-def test_only_loopback_is_there(runc):
-    done = runc.cordon("run", "--", "cat", "/proc/net/dev")
+def test_only_loopback_is_there(service):
+    done = service.cordon("run", "--", "cat", "/proc/net/dev")
     names = [line.split(":")[0].strip() for line in done.out.decode().splitlines()[2:]]
     assert names == ["lo"]
 

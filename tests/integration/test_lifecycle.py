@@ -37,11 +37,11 @@ def test_release_twice(api):
     assert refused.value.reason in ("NO_SUCH_SANDBOX", "SANDBOX_GONE")
 
 
-def test_release_ends_a_running_exec(runc):
-    sandbox = runc.acquire("runc")
-    process = runc.popen("exec", "--json", sandbox, "--", "sh", "-c", "echo up; exec sleep 300")
+def test_release_ends_a_running_exec(service):
+    sandbox = service.acquire(service.runtime)
+    process = service.popen("exec", "--json", sandbox, "--", "sh", "-c", "echo up; exec sleep 300")
     wait_until(lambda: support.processes_with(b"sleep\x00300"), "the program runs")
-    runc.release(sandbox)
+    service.release(sandbox)
     out, err = process.communicate(timeout=60)
     assert process.returncode != 0
     assert b"sandbox_lost" in out or b"SANDBOX_GONE" in err or b"gone" in err, (out, err)
@@ -69,16 +69,16 @@ def test_idle_limit(api):
     wait_until(lambda: acquired.sandbox.name not in names(api), "its idle limit ends it")
 
 
-def test_inspect_shows_what_was_applied(api):
+def test_inspect_shows_what_was_applied(service, api):
     acquired = api.acquire(limits={"memory_bytes": 128 << 20, "pids": 33})
     card = api.call("Inspect", support.v1.InspectRequest(id=acquired.id)).sandbox
     api.release(acquired.id)
-    assert (card.runtime, card.state) == ("runc", "ready")
+    assert (card.runtime, card.state) == (service.runtime, "ready")
     assert (card.limits.memory_bytes, card.limits.pids) == (128 << 20, 33)
     assert card.limits.disk_bytes > 0
     assert card.id_range_start % 65536 == support.ID_SPAN.start % 65536
     assert card.id_range_start > support.AGENTS_UID
-    assert "runc" in card.isolation
+    assert service.runtime in card.isolation
 
 
 def test_every_sandbox_has_an_id_range_of_its_own(api):
@@ -89,10 +89,10 @@ def test_every_sandbox_has_an_id_range_of_its_own(api):
     assert abs(ranges[0] - ranges[1]) >= 65536
 
 
-def test_processes_run_under_the_ids_of_the_range(runc, api):
+def test_processes_run_under_the_ids_of_the_range(service, api):
     acquired = api.acquire()
     first = acquired.sandbox.id_range_start
-    process = runc.popen("exec", acquired.id, "--", "sleep", "307")
+    process = service.popen("exec", acquired.id, "--", "sleep", "307")
     pid = wait_until(lambda: support.processes_with(b"sleep\x00307")
                      and [p for p in support.processes_with(b"sleep\x00307")
                           if support.program_of(p) == "sleep"], "the program runs")[0]
@@ -104,10 +104,10 @@ def test_processes_run_under_the_ids_of_the_range(runc, api):
 # ---------------------------------------------------------------- instances
 
 
-def test_sigterm_destroys_everything_and_exits_0():
-    with support.Instance() as instance:
+def test_sigterm_destroys_everything_and_exits_0(runtime):
+    with support.Instance(runtime=runtime) as instance:
         for _ in range(3):
-            instance.acquire("runc")
+            instance.acquire(runtime)
         process = instance.popen("run", "--", "sleep", "300")
         wait_until(lambda: len(instance.sandbox_processes()) >= 5, "four sandboxes run")
         instance.stop()  # asserts status 0 and no trace
@@ -126,20 +126,20 @@ def test_sigterm_on_the_host_runtime():
                     if support.program_of(p) == "sleep"]
 
 
-def test_sigint_is_as_sigterm():
-    with support.Instance() as instance:
-        instance.acquire("runc")
+def test_sigint_is_as_sigterm(runtime):
+    with support.Instance(runtime=runtime) as instance:
+        instance.acquire(runtime)
         instance.process.send_signal(signal.SIGINT)
         instance.stop()
 
 
-def test_up_killed_and_started_again_on_the_same_state():
-    instance = support.Instance()
+def test_up_killed_and_started_again_on_the_same_state(runtime):
+    instance = support.Instance(runtime=runtime)
     try:
         instance.start()
         name = instance.name
-        before = instance.acquire("runc")
-        instance.acquire("runc")
+        before = instance.acquire(runtime)
+        instance.acquire(runtime)
         family = descendants_and_sandboxes(instance)
         instance.kill()
         # Broker and frontend notice that their parent is gone, or the next one
@@ -206,8 +206,8 @@ def capabilities(pid):
     return fields
 
 
-def test_the_frontend_holds_nothing(runc):
-    status = capabilities(runc.agents)
+def test_the_frontend_holds_nothing(service):
+    status = capabilities(service.agents)
     assert status["Uid"].split() == [str(support.AGENTS_UID)] * 4
     assert status["Gid"].split() == [str(support.AGENTS_UID)] * 4
     assert status["Groups"].split() == []
@@ -222,8 +222,8 @@ BROKER_KEEPS = {"CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3, "CAP_KIL
                 "CAP_SETGID": 6, "CAP_SETUID": 7, "CAP_SYS_ADMIN": 21, "CAP_SYS_RESOURCE": 24}
 
 
-def test_the_broker_is_bounded(runc):
-    status = capabilities(runc.broker)
+def test_the_broker_is_bounded(service):
+    status = capabilities(service.broker)
     own = capabilities("self")
     assert status["Seccomp"] == "2"
     kept = sum(1 << number for number in BROKER_KEEPS.values())
@@ -243,10 +243,10 @@ def test_the_host_runtime_is_refused_without_its_flag(api):
     assert refused.value.code in ("FAILED_PRECONDITION", "INVALID_ARGUMENT")
 
 
-def test_no_mount_is_seen_on_the_host(runc):
-    sandbox = runc.acquire("runc")
+def test_no_mount_is_seen_on_the_host(service):
+    sandbox = service.acquire(service.runtime)
     mounts = support.read_text("/proc/self/mountinfo")
-    runc.release(sandbox)
+    service.release(sandbox)
     assert "/run/cordon" not in mounts
 
 
@@ -265,13 +265,14 @@ def test_an_ordinary_user_has_the_host_runtime_alone():
         assert {support.host_uid(p) for p in support.descendants(instance.process.pid)} == {1000}
         done = instance.cordon("run", "--runtime", "host", "--", "id", "-u", prefix=user)
         assert (done.status, done.out) == (0, b"1000\n"), done
-        done = instance.cordon("run", "--runtime", "runc", "--", "true", prefix=user)
-        assert done.status == 125
-        assert b"root" in done.err, "it says what runc needs"
+        for runtime in ["jail", "runc"]:
+            done = instance.cordon("run", "--runtime", runtime, "--", "true", prefix=user)
+            assert done.status == 125
+            assert b"root" in done.err, "it says what is needed"
         listing = instance.cordon("runtimes", "--json", prefix=user).json
         runtimes = listing["runtimes"] if isinstance(listing, dict) else listing
         available = {r["name"]: r["available"] for r in runtimes}
-        assert available["host"] and not available["runc"]
+        assert available["host"] and not available["runc"] and not available["jail"]
         for path in [state / "agents.sock", state / "broker.sock"]:
             assert path.stat().st_mode & 0o777 == 0o600
     finally:

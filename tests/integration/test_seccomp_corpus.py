@@ -163,22 +163,22 @@ def test_loading_is_cheaper_the_shorter_the_program(capsys):
 
 
 @contextlib.contextmanager
-def sandbox(runc, profile):
+def sandbox(service, profile):
     """Runs programs in one sandbox, each in a directory of its own: their JSON."""
-    sandbox_id = runc.acquire("runc", "--seccomp", profile, "--memory", "1G", "--disk", "256M",
+    sandbox_id = service.acquire(service.runtime, "--seccomp", profile, "--memory", "1G", "--disk", "256M",
                               "--tmp", "256M", "--pids", "200")
     start = 'd=$(mktemp -d) && cd "$d" && HOME=$d exec "$@"'
     try:
-        yield lambda argv: runc.cordon("exec", "--json", sandbox_id, "--", "sh", "-c", start, "item",
+        yield lambda argv: service.cordon("exec", "--json", sandbox_id, "--", "sh", "-c", start, "item",
                                        *argv).json
     finally:
-        runc.release(sandbox_id)
+        service.release(sandbox_id)
 
 
 @profiles
-def test_the_work_is_done_in_a_sandbox(runc, profile):
+def test_the_work_is_done_in_a_sandbox(service, profile):
     failed = {}
-    with sandbox(runc, profile) as run:
+    with sandbox(service, profile) as run:
         for item, argv in WORK[profile].items():
             result = run(argv)
             if result["exit_code"] != 0 or not result["stdout"]["text"].endswith("done\n"):
@@ -191,8 +191,8 @@ def test_the_work_is_done_in_a_sandbox(runc, profile):
                     reason="libpython3.11-testsuite is not installed")
 @pytest.mark.parametrize("profile, tests", [("tuned", CPYTHON_TUNED), ("build", CPYTHON_BUILD)],
                          ids=["tuned", "build"])
-def test_cpythons_own_tests_pass(runc, profile, tests):
-    with sandbox(runc, profile) as run:
+def test_cpythons_own_tests_pass(service, profile, tests):
+    with sandbox(service, profile) as run:
         result = run([PYTHON, "-m", "unittest", "-q", *(f"test.{name}" for name in tests.split())])
     assert result["exit_code"] == 0, result["stderr"]["text"][-3000:]
 
@@ -201,12 +201,12 @@ def test_cpythons_own_tests_pass(runc, profile, tests):
 
 
 @profiles
-def test_inspect_and_list_name_the_profile(runc, profile):
-    sandbox = runc.acquire("runc", "--seccomp", profile)
-    card = runc.cordon("inspect", "--json", sandbox).json
-    listed = [s for s in runc.cordon("ls", "--json").json["sandboxes"]
+def test_inspect_and_list_name_the_profile(service, profile):
+    sandbox = service.acquire(service.runtime, "--seccomp", profile)
+    card = service.cordon("inspect", "--json", sandbox).json
+    listed = [s for s in service.cordon("ls", "--json").json["sandboxes"]
               if s["name"] == card["name"]][0]
-    runc.release(sandbox)
+    service.release(sandbox)
     passing = len(calls_of(profile))
     for info in (card, listed):
         assert info["seccomp"]["profile"] == profile
@@ -215,28 +215,28 @@ def test_inspect_and_list_name_the_profile(runc, profile):
             in info["isolation"]
 
 
-def test_runtimes_lists_the_profiles(runc):
-    answer = runc.cordon("runtimes", "--json").json["seccomp_profiles"]
+def test_runtimes_lists_the_profiles(service):
+    answer = service.cordon("runtimes", "--json").json["seccomp_profiles"]
     assert [p["profile"] for p in answer] == ["default", "tuned", "build"]
     for each in answer:
         assert each["calls"] == len(calls_of(each["profile"]))
-    assert "seccomp profile tuned: " in runc.cordon("runtimes").out.decode()
+    assert "seccomp profile tuned: " in service.cordon("runtimes").out.decode()
 
 
-def test_the_default_profile_is_on_when_none_is_named(runc):
-    sandbox = runc.acquire("runc")
-    assert runc.cordon("inspect", "--json", sandbox).json["seccomp"]["profile"] == "default"
-    runc.release(sandbox)
+def test_the_default_profile_is_on_when_none_is_named(service):
+    sandbox = service.acquire(service.runtime)
+    assert service.cordon("inspect", "--json", sandbox).json["seccomp"]["profile"] == "default"
+    service.release(sandbox)
 
 
-def test_an_unknown_profile_is_refused(runc):
+def test_an_unknown_profile_is_refused(service):
     for name in ("Default", "unconfined", "none"):
-        done = runc.cordon("run", "--json", "--seccomp", name, "--", "true")
+        done = service.cordon("run", "--json", "--seccomp", name, "--", "true")
         assert done.status == 125
         error = done.json["error"]
         assert (error["code"], error["reason"]) == ("INVALID_ARGUMENT", "UNKNOWN_SECCOMP_PROFILE")
         assert "default, tuned, build" in error["message"]
-    done = runc.cordon("run", "--json", "--seccomp", "a b", "--", "true")
+    done = service.cordon("run", "--json", "--seccomp", "a b", "--", "true")
     assert done.json["error"]["reason"] == "BAD_NAME"
 
 
@@ -251,9 +251,9 @@ def test_host_refuses_a_profile(host):
 
 
 @pytest.mark.parametrize("profile", ["default", "tuned", "build"])
-def test_entering_as_x32_is_verdict_syscall(runc, profile):
+def test_entering_as_x32_is_verdict_syscall(service, profile):
     # getpid by its x32 number, in a process that is single-threaded.
-    done = runc.cordon("run", "--json", "--seccomp", profile, "--", PYTHON, "-c",
+    done = service.cordon("run", "--json", "--seccomp", profile, "--", PYTHON, "-c",
                        "import ctypes; ctypes.CDLL(None).syscall(0x40000000 | 39)")
     result = done.json
     assert result["signal"] == signal.SIGSYS
@@ -261,8 +261,8 @@ def test_entering_as_x32_is_verdict_syscall(runc, profile):
     assert (verdict["control"], verdict["stopped"]) == ("syscall", True)
 
 
-def test_a_refused_call_is_no_verdict(runc):
-    result = runc.cordon("run", "--json", "--seccomp", "tuned", "--", PYTHON, "-c",
+def test_a_refused_call_is_no_verdict(service):
+    result = service.cordon("run", "--json", "--seccomp", "tuned", "--", PYTHON, "-c",
                          "import socket\ntry: socket.socket()\n"
                          "except PermissionError: print('refused')").json
     assert result["stdout"]["text"] == "refused\n"

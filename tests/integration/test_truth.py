@@ -136,8 +136,8 @@ def test_a_sandbox_without_memory_holds_nobody_else_up(api):
     api.release(other.id)
 
 
-def test_a_run_ends_with_its_frontend():
-    with support.Instance() as instance:
+def test_a_run_ends_with_its_frontend(runtime):
+    with support.Instance(runtime=runtime) as instance:
         with support.Api(instance.address) as api:
             call = api.begin_run(["sleep", "300"])
             wait_until(lambda: support.processes_with(b"sleep\x00300"), "the program runs")
@@ -176,9 +176,9 @@ def test_pings_take_no_memory():
 # ---------------------------------------------------------------- the command line
 
 
-def test_a_closed_stdin_is_an_empty_one(runc):
-    done = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *map(str, runc.command(
-        "run", "--", "cat"))], env=runc.environ(), capture_output=True, timeout=60)
+def test_a_closed_stdin_is_an_empty_one(service):
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *map(str, service.command(
+        "run", "--", "cat"))], env=service.environ(), capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout == b""
 

@@ -10,7 +10,7 @@ from support import processes_with
 HOG = "x = bytearray(1 << 30)"
 
 
-def judged(instance, *arguments, runtime="runc", **keywords):
+def judged(instance, *arguments, runtime="", **keywords):
     """(result, verdict) of `cordon run --json`."""
     done = instance.cordon("run", "--runtime", runtime, "--json", *arguments, **keywords)
     return done.json, done.json["verdict"]
@@ -23,8 +23,8 @@ def evidence_of(verdict, word):
     return found[0]
 
 
-def test_memory(runc):
-    result, verdict = judged(runc, "--memory", "128M", "--", "python3", "-c", HOG)
+def test_memory(service):
+    result, verdict = judged(service, "--memory", "128M", "--", "python3", "-c", HOG)
     assert result["signal"] == signal.SIGKILL
     assert (verdict["control"], verdict["stopped"]) == ("memory", True)
     assert verdict["limit"] == 128 << 20
@@ -34,16 +34,16 @@ def test_memory(runc):
     assert verdict["shared"] is False
 
 
-def test_oom_kill_of_a_grandchild_while_main_exits_0(runc):
-    result, verdict = judged(runc, "--memory", "128M", "--", "sh", "-c",
+def test_oom_kill_of_a_grandchild_while_main_exits_0(service):
+    result, verdict = judged(service, "--memory", "128M", "--", "sh", "-c",
                              f"sh -c 'python3 -c \"{HOG}\"; true'; exit 0")
     assert result["exit_code"] == 0
     assert (verdict["control"], verdict["stopped"]) == ("memory", False)
     assert evidence_of(verdict, "oom_kill")["after"] >= 1
 
 
-def test_a_shell_that_passes_on_137_after_an_oom_kill(runc):
-    result, verdict = judged(runc, "--memory", "128M", "--", "sh", "-c",
+def test_a_shell_that_passes_on_137_after_an_oom_kill(service):
+    result, verdict = judged(service, "--memory", "128M", "--", "sh", "-c",
                              f"python3 -c '{HOG}'; exit $?")
     assert result["exit_code"] == 137
     assert verdict["control"] == "memory"
@@ -67,7 +67,7 @@ def test_a_signal_raised_at_oneself_is_stopped_by_nothing(on, name):
     assert (verdict["control"], verdict["stopped"]) == ("none", False), verdict
 
 
-def test_a_refused_fork_that_the_program_handles(runc):
+def test_a_refused_fork_that_the_program_handles(service):
     program = """
 import os, time
 refused = 0
@@ -77,7 +77,7 @@ for n in range(200):
     except OSError: refused += 1
 print(refused)
 """
-    result, verdict = judged(runc, "--pids", "32", "--", "python3", "-c", program)
+    result, verdict = judged(service, "--pids", "32", "--", "python3", "-c", program)
     assert result["exit_code"] == 0
     assert int(result["stdout"]["text"]) > 100
     assert (verdict["control"], verdict["stopped"]) == ("processes", False)
@@ -87,8 +87,8 @@ print(refused)
     assert pids["after"] - pids["before"] >= 100
 
 
-def test_an_oom_kill_and_a_deadline_together(runc):
-    result, verdict = judged(runc, "--memory", "128M", "--wall", "4s", "--", "sh", "-c",
+def test_an_oom_kill_and_a_deadline_together(service):
+    result, verdict = judged(service, "--memory", "128M", "--wall", "4s", "--", "sh", "-c",
                              f"python3 -c '{HOG}'; exec sleep 300")
     assert result["signal"] == signal.SIGKILL
     # Main was ended by the deadline; memory refused another process something.
@@ -97,43 +97,43 @@ def test_an_oom_kill_and_a_deadline_together(runc):
     assert verdict["control"] == "wall_clock", verdict
 
 
-def test_the_exec_after_an_oom_kill_is_clean(runc):
-    sandbox = runc.acquire("runc", "--memory", "128M")
-    first = runc.cordon("exec", "--json", sandbox, "--", "python3", "-c", HOG).json
-    second = runc.cordon("exec", "--json", sandbox, "--", "python3", "-c", "print(1)").json
-    runc.release(sandbox)
+def test_the_exec_after_an_oom_kill_is_clean(service):
+    sandbox = service.acquire(service.runtime, "--memory", "128M")
+    first = service.cordon("exec", "--json", sandbox, "--", "python3", "-c", HOG).json
+    second = service.cordon("exec", "--json", sandbox, "--", "python3", "-c", "print(1)").json
+    service.release(sandbox)
     assert first["verdict"]["control"] == "memory"
     assert second["exit_code"] == 0
     assert (second["verdict"]["control"], second["verdict"]["others"]) == ("none", [])
 
 
-def test_one_execs_oom_kill_is_not_anothers(runc):
-    sandbox = runc.acquire("runc", "--memory", "128M")
-    waiting = runc.popen("exec", "--json", sandbox, "--", "sh", "-c",
+def test_one_execs_oom_kill_is_not_anothers(service):
+    sandbox = service.acquire(service.runtime, "--memory", "128M")
+    waiting = service.popen("exec", "--json", sandbox, "--", "sh", "-c",
                          "until [ -e go ]; do sleep 0.05; done")
-    killed = runc.cordon("exec", "--json", sandbox, "--", "python3", "-c", HOG).json
-    runc.cordon("exec", sandbox, "--", "touch", "go")
+    killed = service.cordon("exec", "--json", sandbox, "--", "python3", "-c", HOG).json
+    service.cordon("exec", sandbox, "--", "touch", "go")
     out, _ = waiting.communicate(timeout=60)
-    runc.release(sandbox)
+    service.release(sandbox)
     assert killed["verdict"]["control"] == "memory"
     assert json.loads(out)["verdict"]["control"] == "none", out
 
 
-def test_pythons_efbig_is_known_from_the_file_that_stands_at_the_limit(runc):
+def test_pythons_efbig_is_known_from_the_file_that_stands_at_the_limit(service):
     program = """
 try:
     with open('big', 'wb', 0) as f:
         for n in range(64): f.write(bytes(65536))
 except OSError as e: print(e.errno)
 """
-    result, verdict = judged(runc, "--file-size", "1M", "--", "python3", "-c", program)
+    result, verdict = judged(service, "--file-size", "1M", "--", "python3", "-c", program)
     assert (result["exit_code"], result["stdout"]["text"]) == (0, "27\n")
     assert (verdict["control"], verdict["stopped"]) == ("file_size", False)
     assert verdict["limit"] == 1 << 20
     assert all(e["source"] == "agent" for e in verdict["evidence"]), verdict
 
 
-def test_a_file_at_the_limit_whose_name_is_no_text(runc):
+def test_a_file_at_the_limit_whose_name_is_no_text(service):
     """Names are a program's to choose: they reach the client as text all the same."""
     program = """
 try:
@@ -141,9 +141,9 @@ try:
         for n in range(64): f.write(bytes(65536))
 except OSError: pass
 """
-    done = runc.cordon("run", "--file-size", "1M", "--json", "--", "python3", "-c", program)
+    done = service.cordon("run", "--file-size", "1M", "--json", "--", "python3", "-c", program)
     assert done.json["verdict"]["control"] == "file_size", done
-    done = runc.cordon("run", "--file-size", "1M", "--", "python3", "-c", program)
+    done = service.cordon("run", "--file-size", "1M", "--", "python3", "-c", program)
     assert done.status == 0 and b"\x1b" not in done.err, done
 
 
@@ -157,8 +157,8 @@ def test_file_size(on):
     assert verdict["limit"] == 1 << 20
 
 
-def test_disk(runc):
-    result, verdict = judged(runc, "--disk", "16M", "--file-size", "64M", "--", "sh", "-c",
+def test_disk(service):
+    result, verdict = judged(service, "--disk", "16M", "--file-size", "64M", "--", "sh", "-c",
                              "head -c 40000000 /dev/zero > /work/big")
     assert result["exit_code"] != 0
     assert b"No space left" in result["stderr"]["text"].encode()
@@ -178,7 +178,7 @@ def test_output(on):
     assert verdict["limit"] == 100 * 1024
 
 
-def test_cpu_time_of_four_children(runc):
+def test_cpu_time_of_four_children(service):
     # None passes 0.6 s, so RLIMIT_CPU never fires; together they pass 1 s.
     program = """
 import os, time
@@ -188,7 +188,7 @@ for n in range(4):
     if os.fork() == 0: burn(); time.sleep(60); os._exit(0)
 time.sleep(60)
 """
-    result, verdict = judged(runc, "--cpu-time", "1s", "--wall", "40s", "--cpus", "2", "--",
+    result, verdict = judged(service, "--cpu-time", "1s", "--wall", "40s", "--cpus", "2", "--",
                              "python3", "-c", program)
     assert result["signal"] == signal.SIGKILL
     assert (verdict["control"], verdict["stopped"]) == ("cpu_time", True)
@@ -224,21 +224,21 @@ def test_a_deadline_ends_double_forked_processes_too(on):
     assert not processes_with(b"sleep\x00323")
 
 
-def test_death_by_sigsys_is_syscall(runc):
+def test_death_by_sigsys_is_syscall(service):
     # waitid tells the signal and not who sent it: raised at oneself looks the same.
-    result, verdict = judged(runc, "--", "python3", "-c",
+    result, verdict = judged(service, "--", "python3", "-c",
                              "import os, signal; os.kill(os.getpid(), signal.SIGSYS)")
     assert result["signal"] == signal.SIGSYS
     assert (verdict["control"], verdict["stopped"]) == ("syscall", True)
 
 
-def test_a_verdict_line_is_printed_when_something_stopped_the_program(runc):
-    done = runc.cordon("run", "--memory", "64M", "--", "python3", "-c", HOG)
+def test_a_verdict_line_is_printed_when_something_stopped_the_program(service):
+    done = service.cordon("run", "--memory", "64M", "--", "python3", "-c", HOG)
     assert done.status == 137
     lines = [line for line in done.err.decode().splitlines() if "memory" in line]
     assert len(lines) == 1, done.err
     assert "oom_kill" in lines[0]
 
 
-def test_no_verdict_line_when_nothing_did(runc):
-    assert runc.cordon("run", "--", "sh", "-c", "exit 7").err == b""
+def test_no_verdict_line_when_nothing_did(service):
+    assert service.cordon("run", "--", "sh", "-c", "exit 7").err == b""
