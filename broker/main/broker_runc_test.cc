@@ -54,7 +54,7 @@ void smaller(rpc::SandboxSpec::Builder spec) {
 }
 
 TEST_F(RuncTest, RunsAProgramCountsItAndLeavesNothing) {
-  serve({});
+  serve({"--default-runtime", "runc"});
   Frontend frontend(io, broker);
   auto made = acquire(frontend, "", kOwner, smaller);
   ASSERT_EQ(made.getStatus().getCode(), rpc::Code::OK)

@@ -114,17 +114,20 @@ TEST_F(BrokerTest, HostIsRefusedUnlessAllowed) {
 }
 
 TEST_F(BrokerTest, ListsRuntimesWithWhatIsWrongWithThem) {
-  serve({"--runc", "/nonexistent"});
+  serve({"--runc", "/nonexistent", "--default-runtime", "runc"});
   Frontend frontend(io, broker);
   auto answer = await(kj::Promise<capnp::Response<rpc::AgentPort::RuntimesResults>>(
       frontend.port().runtimesRequest().send()));
-  ASSERT_EQ(answer.getRuntimes().size(), 2u);
-  auto runc = answer.getRuntimes()[0];
+  ASSERT_EQ(answer.getRuntimes().size(), 3u);
+  auto jail = answer.getRuntimes()[0];
+  EXPECT_EQ(std::string(jail.getName()), "jail");
+  EXPECT_FALSE(jail.getIsDefault());
+  auto runc = answer.getRuntimes()[1];
   EXPECT_EQ(std::string(runc.getName()), "runc");
   EXPECT_FALSE(runc.getAvailable());
   EXPECT_NE(std::string(runc.getReason()), "");
   EXPECT_TRUE(runc.getIsDefault());
-  EXPECT_FALSE(answer.getRuntimes()[1].getIsSandbox());
+  EXPECT_FALSE(answer.getRuntimes()[2].getIsSandbox());
 }
 
 TEST_F(BrokerTest, CapsSandboxesOverallAndPerOwner) {

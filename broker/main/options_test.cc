@@ -35,6 +35,7 @@ TEST(OptionsTest, DefaultsAndValues) {
   EXPECT_EQ(parse({"--state", "/s"}).agentsUid, geteuid() == 0 ? 1879048193u : geteuid());
   EXPECT_NE(options.vmAgent.find("/vm-agent"), std::string::npos);
   EXPECT_TRUE(parse({"--help"}).help);
+  EXPECT_EQ(parse({"--state", "/s", "--default-runtime", "runc"}).defaultRuntime, "runc");
 }
 
 TEST(OptionsTest, WhatIsWrongIsRefused) {
@@ -54,6 +55,7 @@ TEST(OptionsTest, WhatIsWrongIsRefused) {
       {"--state", "/s", "--cgroup-base", "/cordon/../x"},
       {"--state", "/s", "--images", "/nonexistent"},
       {"--state", "/s", "--allow-host-runtime", "--agents-uid", "12345"},
+      {"--state", "/s", "--allow-host-runtime", "--default-runtime", "host"},
   };
   for (auto& arguments : wrong) {
     EXPECT_THROW(parse(arguments), kj::Exception) << ::testing::PrintToString(arguments);
