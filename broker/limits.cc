@@ -71,8 +71,8 @@ uint64_t wholePages(uint64_t bytes) {
   return bytes / kPage * kPage;
 }
 
-// disk, tmp and shm are tmpfs: their pages count as the sandbox's memory, and
-// together they must fit. Explicit sizes are kept or refused, defaults shrink.
+// disk, tmp, shm and what is written to the root are tmpfs: their pages count as the sandbox's
+// memory, and together they must fit. Explicit sizes are kept or refused, defaults shrink.
 kj::Maybe<LimitRefusal> fitScratch(ResolvedLimits& r, rpc::Limits::Reader asked) {
   struct Part {
     const char* name;
@@ -81,12 +81,14 @@ kj::Maybe<LimitRefusal> fitScratch(ResolvedLimits& r, rpc::Limits::Reader asked)
   };
   const Part parts[] = {{"diskBytes", asked.getDiskBytes(), &r.diskBytes},
                         {"tmpBytes", asked.getTmpBytes(), &r.tmpBytes},
-                        {"shmBytes", asked.getShmBytes(), &r.shmBytes}};
+                        {"shmBytes", asked.getShmBytes(), &r.shmBytes},
+                        {"rootBytes", asked.getRootBytes(), &r.rootBytes}};
   uint64_t room = r.memoryBytes - kScratchReserve;
   const Part* largest = nullptr;
   std::vector<const Part*> defaults;
   uint64_t explicitSum = 0;
   for (auto& part : parts) {
+    if (part.asked == 0 && part.bytes == &r.rootBytes) continue;  // none
     if (part.asked == 0) {
       room -= kMinScratch;  // a default gets that much in any case
       defaults.push_back(&part);
@@ -97,7 +99,7 @@ kj::Maybe<LimitRefusal> fitScratch(ResolvedLimits& r, rpc::Limits::Reader asked)
   }
   if (explicitSum > room) {
     return LimitRefusal{rpc::Reason::SCRATCH_EXCEEDS_MEMORY, largest->name, room,
-                        "diskBytes, tmpBytes and shmBytes together may be at most " +
+                        "diskBytes, tmpBytes, shmBytes and rootBytes together may be at most " +
                             std::to_string(room) + " with memoryBytes " +
                             std::to_string(r.memoryBytes)};
   }
@@ -131,6 +133,7 @@ Ceilings Ceilings::ofThisHost() {
   c.diskBytes = c.memoryBytes;
   c.tmpBytes = c.memoryBytes;
   c.shmBytes = c.memoryBytes;
+  c.rootBytes = c.memoryBytes;
   c.outputBytes = 64 * kGiB;  // streamed: it costs no memory
   return c;
 }
@@ -147,6 +150,7 @@ kj::OneOf<ResolvedLimits, LimitRefusal> resolveLimits(rpc::Limits::Reader asked,
             c.tmpBytes};
   Field shm{"shmBytes", asked.getShmBytes(), kMinScratch, std::min(64 * kMiB, bytes / 8),
             c.shmBytes};
+  Field root{"rootBytes", asked.getRootBytes(), kMinScratch, 0, c.rootBytes};
   Field pids{"pids", asked.getPids(), 2, 256, c.pids};
   // The kernel's smallest quota is 1 ms of each 100 ms.
   Field cpu{"cpuMillis", asked.getCpuMillis(), 10, 1000, c.cpuMillis};
@@ -155,7 +159,7 @@ kj::OneOf<ResolvedLimits, LimitRefusal> resolveLimits(rpc::Limits::Reader asked,
   // stdio and a few for the dynamic loader.
   Field files{"files", asked.getFiles(), 8, 1024, c.files};
   Field output{"outputBytes", asked.getOutputBytes(), 1, kMiB, c.outputBytes};
-  for (auto* field : {&disk, &tmp, &shm, &pids, &cpu, &cpuTime, &wall, &files, &output}) {
+  for (auto* field : {&disk, &tmp, &shm, &root, &pids, &cpu, &cpuTime, &wall, &files, &output}) {
     KJ_IF_MAYBE (refusal, check(*field)) return *refusal;
   }
 
@@ -170,6 +174,7 @@ kj::OneOf<ResolvedLimits, LimitRefusal> resolveLimits(rpc::Limits::Reader asked,
   r.diskBytes = wholePages(value(disk));
   r.tmpBytes = wholePages(value(tmp));
   r.shmBytes = wholePages(value(shm));
+  if (root.asked != 0) r.rootBytes = wholePages(value(root));
   KJ_IF_MAYBE (refusal, fitScratch(r, asked)) return *refusal;
 
   Field fileSize{"fileSizeBytes", asked.getFileSizeBytes(), 1, r.diskBytes, c.fileSizeBytes};

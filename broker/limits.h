@@ -23,6 +23,7 @@ struct ResolvedLimits {
   uint64_t tmpBytes = 0;
   uint64_t shmBytes = 0;
   uint64_t outputBytes = 0;
+  uint64_t rootBytes = 0;  // 0 = the root is read-only
 };
 
 // What this host allows at most, read once at start (memory and CPUs of the
@@ -40,7 +41,7 @@ struct LimitRefusal {
 
 // Fills in defaults (memory 512 MiB, pids 256, one CPU, cpuTime 60 s, wall
 // 60 s, fileSize = disk, files 1024, disk min(64 MiB, memory/4), tmp and shm
-// min(64 MiB, memory/8), output 1 MiB), or says which field is refused and why.
+// min(64 MiB, memory/8), output 1 MiB, a read-only root), or says which field is refused and why.
 // Minimums that make sense are enforced (memory 8 MiB, pids 2, ...).
 kj::OneOf<ResolvedLimits, LimitRefusal> resolveLimits(rpc::Limits::Reader asked,
                                                       const Ceilings& ceilings);

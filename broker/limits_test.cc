@@ -12,7 +12,7 @@ constexpr uint64_t kMiB = 1024 * 1024;
 
 Ceilings bigHost() {
   Ceilings c;
-  c.memoryBytes = c.diskBytes = c.tmpBytes = c.shmBytes = 8192 * kMiB;
+  c.memoryBytes = c.diskBytes = c.tmpBytes = c.shmBytes = c.rootBytes = 8192 * kMiB;
   c.pids = 32768;
   c.cpuMillis = 4000;
   c.cpuTimeMs = 4 * 86'400'000ull;
@@ -102,6 +102,7 @@ TEST(Limits, TooSmallNamesTheFieldAndItsMinimum) {
       {"files", 8, [](auto l) { l.setFiles(7); }},
       {"diskBytes", 65536, [](auto l) { l.setDiskBytes(65535); }},
       {"tmpBytes", 65536, [](auto l) { l.setTmpBytes(1); }},
+      {"rootBytes", 65536, [](auto l) { l.setRootBytes(1); }},
       {"shmBytes", 65536, [](auto l) { l.setShmBytes(1); }},
   };
   for (auto& c : cases) {
@@ -128,6 +129,7 @@ TEST(Limits, TooLargeNamesTheFieldAndTheCeiling) {
       {"files", 20000, [](auto l) { l.setFiles(20001); }},
       {"diskBytes", 8192 * kMiB, [](auto l) { l.setDiskBytes(UINT64_MAX); }},
       {"tmpBytes", 8192 * kMiB, [](auto l) { l.setTmpBytes(UINT64_MAX); }},
+      {"rootBytes", 8192 * kMiB, [](auto l) { l.setRootBytes(UINT64_MAX); }},
       {"shmBytes", 8192 * kMiB, [](auto l) { l.setShmBytes(UINT64_MAX); }},
       {"outputBytes", 65536 * kMiB, [](auto l) { l.setOutputBytes(UINT64_MAX); }},
   };
@@ -156,6 +158,22 @@ TEST(Limits, ExplicitScratchMustFit) {
   EXPECT_EQ(refusal.reason, rpc::Reason::SCRATCH_EXCEEDS_MEMORY);
   EXPECT_EQ(refusal.subject, "tmpBytes");
   EXPECT_EQ(refusal.limit, 96 * kMiB);
+}
+
+TEST(Limits, AWritableRootIsAskedForAndCounts) {
+  EXPECT_EQ(accepted([](auto) {}).rootBytes, 0u);
+  auto r = accepted([](auto l) {
+    l.setMemoryBytes(64 * kMiB);
+    l.setRootBytes(40 * kMiB + 1);
+  });
+  EXPECT_EQ(r.rootBytes, 40 * kMiB);
+  EXPECT_LE(r.diskBytes + r.tmpBytes + r.shmBytes + r.rootBytes, 60 * kMiB);
+  auto refusal = refused([](auto l) {
+    l.setMemoryBytes(64 * kMiB);
+    l.setRootBytes(61 * kMiB);
+  });
+  EXPECT_EQ(refusal.reason, rpc::Reason::SCRATCH_EXCEEDS_MEMORY);
+  EXPECT_EQ(refusal.subject, "rootBytes");
 }
 
 TEST(Limits, DefaultsShrinkToFitAtEverySize) {

@@ -28,6 +28,7 @@ struct Limits {
   tmpBytes @8 :UInt64;
   shmBytes @9 :UInt64;
   outputBytes @10 :UInt64;
+  rootBytes @11 :UInt64;
 }
 
 struct LeftOver {

@@ -31,6 +31,7 @@ void encodeLimits(record::Limits::Builder to, const ResolvedLimits& from) {
   to.setFiles(from.files);
   to.setDiskBytes(from.diskBytes);
   to.setTmpBytes(from.tmpBytes);
+  to.setRootBytes(from.rootBytes);
   to.setShmBytes(from.shmBytes);
   to.setOutputBytes(from.outputBytes);
 }
@@ -46,6 +47,7 @@ ResolvedLimits decodeLimits(record::Limits::Reader from) {
   to.files = from.getFiles();
   to.diskBytes = from.getDiskBytes();
   to.tmpBytes = from.getTmpBytes();
+  to.rootBytes = from.getRootBytes();
   to.shmBytes = from.getShmBytes();
   to.outputBytes = from.getOutputBytes();
   return to;

@@ -61,6 +61,8 @@ enum Reason {
   # `detail` has the names there are.
   seccompNotApplied @24;
   # A profile was asked for of a runtime that puts none on (`host`).
+  unsupported @25;
+  # The runtime can't do what `subject` asks for.
 }
 
 struct Status {
@@ -99,6 +101,9 @@ struct Limits {
   # size of /dev/shm.
   outputBytes @10 :UInt64;
   # cap on stdout and on stderr of one exec, each.
+  rootBytes @11 :UInt64;
+  # How much may be written to the root; 0 = the root is read-only (here no
+  # default of the broker's). Refused (unsupported) where the runtime can't.
 }
 
 struct SandboxSpec {

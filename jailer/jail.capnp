@@ -9,8 +9,9 @@ using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("cordon::jailer");
 
 const specVersion :UInt32 = 1;
-const maxSpecBytes :UInt32 = 65536;
+const maxSpecBytes :UInt32 = 262144;
 const maxMounts :UInt32 = 128;
+const maxImageMounts :UInt32 = 576;
 # More are refused, as everything outside the ranges given below.
 
 struct JailSpec {
@@ -35,6 +36,29 @@ struct JailSpec {
   # In order. The image is the root already.
   coreScheduling @10 :Bool;
   # True: the sandbox shares a core with nobody else's hyperthread.
+  image @11 :List(ImageMount);
+  # What the tree in kRootFd consists of; the first is its root.
+  rootBytes @12 :UInt64;
+  # Size of the tmpfs that takes what is written to the root; 0: the root stays
+  # read-only. Each directory of `image` gets a layer on it, files none.
+  rootInodes @13 :UInt64;
+  # Of that tmpfs. 0 with rootBytes 0, else 16 and more.
+}
+
+enum Owners {
+  host @0;
+  # Ids on the files are the host's: nobody's inside.
+  own @1;
+  # Ids on the files are inside ids, shown so where the file system can.
+  mustBeOwn @2;
+  # A file system that can't is a failure.
+}
+
+struct ImageMount {
+  where @0 :Text;
+  # Relative to the image's root as Mount.where, any characters; "" = the root.
+  directory @1 :Bool;
+  owners @2 :Owners;
 }
 
 enum CgroupEntry {

@@ -25,7 +25,7 @@ namespace {
   enterCgroupNamespace(spec);
   // sysfs shows the network namespace of whoever mounts it.
   enterNetwork(prepared);
-  buildRoot(spec);
+  buildRoot(spec, prepared);
   setHostname(spec);
   // After the last use of the host's tree: from here no path leads there.
   enterRoot();

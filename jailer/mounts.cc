@@ -2,7 +2,6 @@
 // descriptor until it is in place, and every place is resolved beneath the root
 // without following a link.
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -13,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "jailer/mount_calls.h"
 #include "jailer/steps.h"
 
 namespace cordon::jailer {
@@ -50,7 +50,7 @@ class Root {
 
   // A tmpfs that things are made in can be closed only when all are.
   void seal() {
-    for (auto& file : toSeal_) setAttributes(file, MOUNT_ATTR_RDONLY);
+    for (auto& file : toSeal_) addAttributes(file, MOUNT_ATTR_RDONLY, number_);
     toSeal_.clear();
   }
 
@@ -60,27 +60,12 @@ class Root {
     return require(kBuild, result, number_);
   }
 
-  kj::AutoCloseFd open(const char* path, uint64_t flags, int& error) {
-    open_how how = {};
-    how.flags = flags | O_CLOEXEC;
-    // Not NO_XDEV: the root is made of several mounts.
-    how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
-    auto fd = static_cast<int>(syscall(SYS_openat2, root_, path, &how, sizeof(how)));
-    error = fd < 0 ? errno : 0;
-    return fd < 0 ? kj::AutoCloseFd() : kj::AutoCloseFd(fd);
-  }
-
-  kj::AutoCloseFd openPlace(const char* path) {
-    int error;
-    auto place = open(path, O_PATH, error);
-    if (error != 0) fail(kBuild, error, number_);
-    return place;
-  }
+  kj::AutoCloseFd openPlace(const char* path) { return openBeneath(root_, path, number_); }
 
   // Nothing where there is no such path and the entry is optional.
   kj::AutoCloseFd openIfThere(Mount::Reader mount) {
     int error;
-    auto place = open(mount.getWhere().cStr(), O_PATH, error);
+    auto place = tryOpenBeneath(root_, mount.getWhere().cStr(), error);
     if (error != 0 && !(error == ENOENT && mount.getOptional())) fail(kBuild, error, number_);
     return place;
   }
@@ -104,16 +89,6 @@ class Root {
     must(mknodat(parent, last.c_str(), S_IFREG | 0644, 0));
   }
 
-  void setAttributes(int mount, uint64_t set) {
-    mount_attr attributes = {};
-    attributes.attr_set = set;
-    must(mount_setattr(mount, "", AT_EMPTY_PATH, &attributes, sizeof(attributes)));
-  }
-
-  void attach(int mount, int place) {
-    must(move_mount(mount, "", place, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH));
-  }
-
   static uint64_t attributesOf(Mount::Reader mount) {
     uint64_t flags = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
     if (mount.getNoExec()) flags |= MOUNT_ATTR_NOEXEC;
@@ -122,16 +97,12 @@ class Root {
 
   kj::AutoCloseFd makeFileSystem(const char* type, capnp::List<Option>::Reader options,
                                  uint64_t attributes) {
-    kj::AutoCloseFd context(must(fsopen(type, FSOPEN_CLOEXEC)));
-    must(fsconfig(context, FSCONFIG_SET_STRING, "source", type, 0));
+    NewFileSystem made(type, number_);
     for (auto option : options) {
-      bool flag = option.getValue().size() == 0;
-      must(fsconfig(context, flag ? FSCONFIG_SET_FLAG : FSCONFIG_SET_STRING, option.getKey().cStr(),
-                    flag ? nullptr : option.getValue().cStr(), 0));
+      made.set(option.getKey().cStr(),
+               option.getValue().size() == 0 ? nullptr : option.getValue().cStr());
     }
-    must(fsconfig(context, FSCONFIG_CMD_CREATE, nullptr, nullptr, 0));
-    return kj::AutoCloseFd(
-        must(fsmount(context, FSMOUNT_CLOEXEC, static_cast<unsigned>(attributes))));
+    return made.mount(attributes);
   }
 
   void addFileSystem(const char* type, Mount::Reader mount) {
@@ -141,7 +112,7 @@ class Root {
     uint64_t attributes = attributesOf(mount);
     if (mount.getReadOnly() && !later) attributes |= MOUNT_ATTR_RDONLY;
     auto made = makeFileSystem(type, mount.getOptions(), attributes);
-    attach(made, place);
+    attach(made, place, number_);
     if (later) toSeal_.push_back(kj::mv(made));
   }
 
@@ -150,20 +121,19 @@ class Root {
     std::string node = std::string("/") + mount.getWhere().cStr();
     kj::AutoCloseFd device(
         must(open_tree(AT_FDCWD, node.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)));
-    setAttributes(device, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+    addAttributes(device, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, number_);
     makeFile(mount.getWhere());
-    attach(device, openPlace(mount.getWhere().cStr()));
+    attach(device, openPlace(mount.getWhere().cStr()), number_);
   }
 
   void addAgain(Mount::Reader mount) {
     auto place = openIfThere(mount);
     if (place.get() < 0) return;
-    kj::AutoCloseFd copy(
-        must(open_tree(place, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)));
+    auto copy = cloneMount(place, number_);
     uint64_t attributes = attributesOf(mount);
     if (mount.getReadOnly()) attributes |= MOUNT_ATTR_RDONLY;
-    setAttributes(copy, attributes);
-    attach(copy, place);
+    addAttributes(copy, attributes, number_);
+    attach(copy, place, number_);
   }
 
   void addMask(Mount::Reader mount) {
@@ -171,13 +141,13 @@ class Root {
     if (place.get() < 0) return;
     struct stat status;
     must(fstat(place, &status));
-    attach(S_ISDIR(status.st_mode) ? emptyDirectory() : emptyFile(), place);
+    attach(S_ISDIR(status.st_mode) ? emptyDirectory() : emptyFile(), place, number_);
   }
 
   kj::AutoCloseFd emptyFile() {
     kj::AutoCloseFd null(
         must(open_tree(AT_FDCWD, "/dev/null", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)));
-    setAttributes(null, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+    addAttributes(null, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, number_);
     return null;
   }
 
@@ -188,8 +158,7 @@ class Root {
           "tmpfs", {},
           MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
     }
-    return kj::AutoCloseFd(
-        must(open_tree(empty_, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)));
+    return cloneMount(empty_, number_);
   }
 
   void addLink(Mount::Reader mount) {
@@ -206,28 +175,39 @@ class Root {
 
 }  // namespace
 
-void buildRoot(JailSpec::Reader spec) {
+void buildRoot(JailSpec::Reader spec, const Prepared& prepared) {
   // Nothing of ours reaches the host, and nothing that the host mounts from now
   // on reaches us.
   mount_attr attributes = {};
   attributes.propagation = MS_PRIVATE;
   require(kBuild, mount_setattr(AT_FDCWD, "/", AT_RECURSIVE, &attributes, sizeof(attributes)));
-  // Over the old root: attached first, since 6.1 takes no mount into a tree that
-  // is still detached.
-  require(kBuild, move_mount(kRootFd, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH));
+  attachImage(spec, prepared);
   Root root(kRootFd);
   uint32_t number = 0;
   for (auto mount : spec.getMounts()) root.add(mount, number++);
   root.seal();
 }
 
+namespace {
+
+constexpr auto kPivot = Step::kPivot;
+
+uint64_t mountOf(const char* path) {
+  struct statx status;
+  require(kPivot, statx(AT_FDCWD, path, AT_NO_AUTOMOUNT, STATX_MNT_ID, &status));
+  return status.stx_mnt_id;
+}
+
+}  // namespace
+
 void enterRoot() {
-  constexpr auto kPivot = Step::kPivot;
   require(kPivot, fchdir(kRootFd));
   // The old root comes to lie over the new one, and is taken off.
   require(kPivot, syscall(SYS_pivot_root, ".", "."));
   require(kPivot, umount2(".", MNT_DETACH));
   require(kPivot, chdir("/"));
+  // Something left on top of the root would be a way to it by "..".
+  if (mountOf("/") != mountOf("/proc/..")) fail(kPivot, EXDEV);
 }
 
 }  // namespace cordon::jailer

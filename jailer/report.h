@@ -22,6 +22,7 @@ enum class Step : uint32_t {
   kCgroup,
   kUserNamespace,
   kNamespaces,
+  kOwners,
   kMounts,
   kHostname,
   kPivot,
@@ -33,8 +34,8 @@ enum class Step : uint32_t {
 
 constexpr const char* stepName(Step step) {
   constexpr const char* kNames[] = {
-      "?",        "descriptors", "spec",   "cgroup",   "user namespace", "namespaces", "mounts",
-      "hostname", "pivot",       "limits", "identity", "filter",         "exec"};
+      "?",      "descriptors", "spec",  "cgroup", "user namespace", "namespaces", "owners",
+      "mounts", "hostname",    "pivot", "limits", "identity",       "filter",     "exec"};
   auto index = static_cast<uint32_t>(step);
   return kNames[index < sizeof(kNames) / sizeof(*kNames) ? index : 0];
 }
@@ -49,7 +50,7 @@ struct Report {
   int32_t pid = 0;      // kBorn: the sandbox's init, a child of the jailer's parent
   uint32_t step = 0;    // kFailed
   int32_t error = 0;    // kFailed: errno
-  uint32_t detail = 0;  // kFailed in kMounts: which mount of the list, from 0
+  uint32_t detail = 0;  // kFailed in kMounts, kOwners: which of the list, from 0
 };
 
 }  // namespace cordon::jailer

@@ -18,6 +18,7 @@ namespace {
 
 constexpr uint32_t kIdCount = 65536;
 constexpr size_t kMostOptions = 8;
+constexpr size_t kLongestName = 1024;  // of a path that an image names
 
 bool onlyOf(std::string_view text, std::string_view extra, size_t longest) {
   if (text.size() > longest) return false;
@@ -32,8 +33,9 @@ std::string_view view(capnp::Text::Reader text) {
   return {text.begin(), text.size()};
 }
 
-bool isRelativePath(std::string_view path) {
-  if (path.empty() || !onlyOf(path, "/._-", 128)) return false;
+// Without empty parts, "." and "..".
+bool isPlainPath(std::string_view path, size_t most) {
+  if (path.empty() || path.size() > most || path.find('\0') != path.npos) return false;
   while (true) {
     size_t slash = path.find('/');
     auto part = path.substr(0, slash);
@@ -41,6 +43,10 @@ bool isRelativePath(std::string_view path) {
     if (slash == std::string_view::npos) return true;
     path.remove_prefix(slash + 1);
   }
+}
+
+bool isRelativePath(std::string_view path) {
+  return isPlainPath(path, 128) && onlyOf(path, "/._-", 128);
 }
 
 bool isDevice(std::string_view path) {
@@ -55,7 +61,10 @@ bool isDevice(std::string_view path) {
 
 bool isGood(Mount::Reader mount) {
   auto where = view(mount.getWhere());
-  if (!isRelativePath(where)) return false;
+  // What is masked is named by the image.
+  bool good =
+      mount.getKind() == MountKind::MASK ? isPlainPath(where, kLongestName) : isRelativePath(where);
+  if (!good) return false;
   if (mount.getOptions().size() > kMostOptions) return false;
   for (auto option : mount.getOptions()) {
     auto key = view(option.getKey());
@@ -78,6 +87,19 @@ bool isGood(Mount::Reader mount) {
       return target.empty();
   }
   return false;  // of a newer schema
+}
+
+const char* whatIsWrong(capnp::List<ImageMount>::Reader image) {
+  if (image.size() == 0 || image.size() > MAX_IMAGE_MOUNTS) return "image";
+  for (uint32_t i = 0; i < image.size(); ++i) {
+    auto where = view(image[i].getWhere());
+    bool root = i == 0;
+    if (root ? !where.empty() || !image[i].getDirectory() : !isPlainPath(where, kLongestName)) {
+      return "image mount";
+    }
+    if (image[i].getOwners() > Owners::MUST_BE_OWN) return "owners";
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -103,6 +125,9 @@ const char* whatIsWrong(JailSpec::Reader spec) {
     default:
       return "cgroups";
   }
+  if (const char* wrong = whatIsWrong(spec.getImage())) return wrong;
+  bool writable = spec.getRootBytes() != 0;
+  if (writable ? spec.getRootInodes() < 16 : spec.getRootInodes() != 0) return "rootInodes";
   if (spec.getMounts().size() > MAX_MOUNTS) return "mounts";
   for (auto mount : spec.getMounts()) {
     if (!isGood(mount)) return "mount";

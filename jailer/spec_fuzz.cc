@@ -29,6 +29,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         }
       }
     }
+    for (auto mount : spec.getImage()) {
+      kj::StringPtr where = mount.getWhere();
+      if (where.startsWith("/") || where.startsWith("../") || strstr(where.cStr(), "/../")) {
+        __builtin_trap();
+      }
+    }
   });
   static_cast<void>(broken);
   return 0;
@@ -45,6 +51,12 @@ std::vector<std::string> cordon::fuzz::corpus() {
   spec.setAgentGid(65000);
   spec.setFiles(4096);
   spec.setCgroupFds(4);
+  auto image = spec.initImage(2);
+  image[0].setDirectory(true);
+  image[1].setWhere("usr");
+  image[1].setOwners(Owners::OWN);
+  spec.setRootBytes(1 << 20);
+  spec.setRootInodes(256);
   auto mounts = spec.initMounts(3);
   mounts[0].setWhere("proc");
   mounts[1].setKind(MountKind::DEVICE);

@@ -37,6 +37,10 @@ void fillGood(JailSpec::Builder spec) {
   auto mount = spec.initMounts(1)[0];
   mount.setKind(MountKind::TMPFS);
   mount.setWhere("work");
+  auto image = spec.initImage(2);
+  image[0].setDirectory(true);
+  image[1].setWhere("usr");
+  image[1].setDirectory(true);
 }
 
 std::string wrong(const Change& change) {
@@ -87,6 +91,41 @@ TEST(JailSpecTest, MountsStayBeneathTheRoot) {
   EXPECT_EQ(wrongMount([](auto m) { m.setWhere("dev/shm"); }), "");
   EXPECT_EQ(wrongMount([](auto m) { m.setKind(static_cast<MountKind>(99)); }), "mount");
   EXPECT_EQ(wrongMount([](auto m) { m.setTarget("x"); }), "mount") << "only links have one";
+  auto mask = [](const char* where) {
+    return wrongMount([&](auto m) {
+      m.setKind(MountKind::MASK);
+      m.setWhere(where);
+    });
+  };
+  EXPECT_EQ(mask("usr/a name"), "");
+  EXPECT_EQ(mask("usr/../etc"), "mount");
+}
+
+TEST(JailSpecTest, AnImageIsARootAndPlainPaths) {
+  EXPECT_EQ(wrong([](auto s) { s.initImage(0); }), "image");
+  EXPECT_EQ(wrong([](auto s) { s.initImage(MAX_IMAGE_MOUNTS + 1); }), "image");
+  EXPECT_EQ(wrong([](auto s) { s.getImage()[0].setWhere("usr"); }), "image mount");
+  EXPECT_EQ(wrong([](auto s) { s.getImage()[0].setDirectory(false); }), "image mount");
+  for (const char* where : {"", "/", "/usr", "..", "a/../b", "./a", "a//b", "a/"}) {
+    EXPECT_EQ(wrong([&](auto s) { s.getImage()[1].setWhere(where); }), "image mount") << where;
+  }
+  // Named by whoever made the image.
+  EXPECT_EQ(wrong([](auto s) { s.getImage()[1].setWhere("a name\n+\xff"); }), "");
+  EXPECT_EQ(wrong([](auto s) { s.getImage()[1].setWhere(std::string(1025, 'a')); }), "image mount");
+  EXPECT_EQ(wrong([](auto s) { s.getImage()[1].setOwners(static_cast<Owners>(3)); }), "owners");
+}
+
+TEST(JailSpecTest, AWritableRootHasASize) {
+  auto both = [](uint64_t bytes, uint64_t inodes) {
+    return wrong([&](auto s) {
+      s.setRootBytes(bytes);
+      s.setRootInodes(inodes);
+    });
+  };
+  EXPECT_EQ(both(1 << 20, 256), "");
+  EXPECT_EQ(both(0, 256), "rootInodes");
+  // 0 would be a tmpfs without a limit.
+  EXPECT_EQ(both(1 << 20, 0), "rootInodes");
 }
 
 TEST(JailSpecTest, DevicesAreTheSix) {

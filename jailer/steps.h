@@ -44,7 +44,10 @@ void becomeInit(JailSpec::Reader spec);
 void enterNetwork(const Prepared& prepared);
 
 // mounts.cc
-void buildRoot(JailSpec::Reader spec);
+void buildRoot(JailSpec::Reader spec, const Prepared& prepared);
+// image.cc: kRootFd covers the old root: the image, with its owners, and writable
+// where the spec says so.
+void attachImage(JailSpec::Reader spec, const Prepared& prepared);
 void enterRoot();
 
 // identity.cc

@@ -128,7 +128,7 @@ void buildDirectoryImage(Skeleton& skeleton, int root, const std::vector<TopEntr
     KJ_SYSCALL(source = openBeneath(root, entry.name, O_PATH | O_NOFOLLOW | wanted), entry.name);
     skeleton.bind(kj::AutoCloseFd(source), entry.name);
   }
-  skeleton.bind(agent, kAgentPath + 1);
+  skeleton.bind(agent, kAgentPath + 1, false);
 }
 
 }  // namespace cordon::runtimes

@@ -40,6 +40,7 @@ constexpr char kNsswitch[] =
     "passwd: files\ngroup: files\nshadow: files\nhosts: files\n"
     "networks: files\nprotocols: files\nservices: files\nethers: files\nrpc: files\n";
 
+constexpr char kUsr[] = "usr";
 constexpr off_t kMaxCacheBytes = 8 * 1024 * 1024;
 
 // Beneath the host's root, no link followed; nothing when it is not there.
@@ -125,11 +126,11 @@ void addEtc(Skeleton& skeleton, std::vector<Bind>& binds) {
 
 }  // namespace
 
-void buildHostUsr(Skeleton& skeleton, int agent) {
+void buildHostUsr(Skeleton& skeleton, int agent, bool own) {
   std::vector<Bind> binds;
   addMountPoints(skeleton);
-  KJ_IF_MAYBE (usr, publicDirectory("usr")) {
-    skeleton.directory("usr");
+  KJ_IF_MAYBE (usr, publicDirectory(kUsr)) {
+    skeleton.directory(kUsr);
     binds.push_back(kj::mv(*usr));
   } else {
     KJ_FAIL_REQUIRE("/usr is not a directory that root alone can write");
@@ -140,9 +141,11 @@ void buildHostUsr(Skeleton& skeleton, int agent) {
   skeleton.directory("var");
   skeleton.link("var/tmp", "../tmp");
 
-  skeleton.seal();
-  for (const Bind& bind : binds) skeleton.bind(bind.source, bind.path);
-  skeleton.bind(agent, kAgentPath + 1);
+  skeleton.seal(own);
+  for (const Bind& bind : binds) {
+    skeleton.bind(bind.source, bind.path, own && bind.path == kUsr);
+  }
+  skeleton.bind(agent, kAgentPath + 1, false);
 }
 
 }  // namespace cordon::runtimes

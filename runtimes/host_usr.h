@@ -14,7 +14,8 @@
 
 namespace cordon::runtimes {
 
-// Fills and seals an empty skeleton. `agent`: O_PATH fd of vm-agent. Throws (kj).
-void buildHostUsr(Skeleton& skeleton, int agent);
+// Fills and seals an empty skeleton. `agent`: O_PATH fd of vm-agent. `own`: /usr
+// shows its owners inside (ImageMount::own). Throws (kj).
+void buildHostUsr(Skeleton& skeleton, int agent, bool own = false);
 
 }  // namespace cordon::runtimes

@@ -40,6 +40,11 @@ std::optional<EntryType> acceptableType(uint32_t mode) {
   }
 }
 
+bool isClosed(uint32_t mode) {
+  uint32_t needed = S_ISDIR(mode) ? S_IROTH | S_IXOTH : S_IROTH;
+  return (mode & needed) != needed;
+}
+
 // One walk. Kept on the heap by its promise.
 class Walk {
  public:
@@ -109,12 +114,22 @@ class Walk {
       return refuse("is not root's alone to write (or make the image's directory mode 0700)");
     }
     if (levels_.size() == 1 && !visitTop(name, *type)) return false;
-    if (*type == EntryType::kDirectory) {
+    bool closed = limits_.closed > 0 && *type != EntryType::kSymlink && isClosed(status.stx_mode);
+    if (closed && !visitClosed()) return false;
+    if (*type == EntryType::kDirectory && !closed) {
       if (!enter(parent, name)) return false;
       levels_.back().pathBytes = pathBytes;
       return true;
     }
     path_.resize(pathBytes);
+    return true;
+  }
+
+  bool visitClosed() {
+    if (result_.closed.size() >= limits_.closed) {
+      return refuse("and many others can't be read by everyone");
+    }
+    result_.closed.push_back(path_.substr(1));
     return true;
   }
 

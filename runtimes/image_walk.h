@@ -19,6 +19,9 @@ struct TopEntry {
 struct WalkResult {
   std::string refusal;        // "" = acceptable; else which path, and why
   std::vector<TopEntry> top;  // the entries of the root
+  // What others than its owner can't read (or, a directory, enter): paths from
+  // the root, at most WalkLimits::closed. Not looked into.
+  std::vector<std::string> closed;
   uint64_t entries = 0;
 };
 
@@ -26,6 +29,7 @@ struct WalkLimits {
   uint64_t entries = 2'000'000;
   unsigned depth = 128;
   unsigned top = 512;
+  unsigned closed = 0;  // 0: not looked for; more than that refuse the tree
   kj::Duration turn = 2 * kj::MILLISECONDS;
 };
 

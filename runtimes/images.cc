@@ -20,6 +20,8 @@ namespace {
 
 constexpr char kHostUsr[] = "host-usr";
 constexpr size_t kMostRemembered = 32;
+// Each is a mount of its own in a sandbox.
+constexpr unsigned kMostClosed = 48;
 
 using Resolved = kj::OneOf<std::shared_ptr<const Image>, ImageRefusal>;
 
@@ -72,9 +74,9 @@ class ImageStoreImpl final : public ImageStore {
   }
   ~ImageStoreImpl() noexcept(false) override {}
 
-  kj::Promise<Resolved> resolve(std::string name) override {
+  kj::Promise<Resolved> resolve(std::string name, bool own) override {
     if (!root_) return refusal(rpc::Reason::IMAGE_REFUSED, "images need a service run by root");
-    if (name.empty() || name == kHostUsr) return resolveHostUsr();
+    if (name.empty() || name == kHostUsr) return own ? resolveOwnHostUsr() : resolveHostUsr();
     if (!isImageName(name)) {
       return refusal(rpc::Reason::UNKNOWN_IMAGE, "an image is named by a relative path without ..");
     }
@@ -85,6 +87,7 @@ class ImageStoreImpl final : public ImageStore {
 
   void removeAll() override {
     hostUsr_ = nullptr;
+    ownHostUsr_ = nullptr;
     remembered_.clear();
     // Whoever still has one of these keeps a path to nothing.
     for (const std::weak_ptr<BuiltImage>& weak : built_) {
@@ -101,20 +104,49 @@ class ImageStoreImpl final : public ImageStore {
         [this](std::shared_ptr<const Image> image) { hostUsr_ = kj::mv(image); });
   }
 
+  kj::Promise<Resolved> resolveOwnHostUsr() {
+    KJ_IF_MAYBE (image, ownHostUsr_) return Resolved(std::shared_ptr<const Image>(*image));
+    return inTurn([this]() -> kj::Promise<Resolved> {
+      KJ_IF_MAYBE (image, ownHostUsr_) return Resolved(std::shared_ptr<const Image>(*image));
+      int raw = ::open("/usr", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+      if (raw < 0) return refusal(rpc::Reason::IMAGE_REFUSED, "/usr is no directory");
+      WalkLimits limits;
+      limits.closed = kMostClosed;
+      auto usr = kj::heap<kj::AutoCloseFd>(raw);
+      return walkImage(raw, false, timer_, limits)
+          .attach(kj::mv(usr))
+          .then([this](WalkResult walked) {
+            if (!walked.refusal.empty()) {
+              return refusal(rpc::Reason::IMAGE_REFUSED, "host-usr: /usr" + walked.refusal);
+            }
+            return build(
+                kHostUsr,
+                [](Skeleton& skeleton, int agent) { buildHostUsr(skeleton, agent, true); },
+                [this](std::shared_ptr<const Image> image) { ownHostUsr_ = kj::mv(image); },
+                kj::mv(walked.closed));
+          });
+    });
+  }
+
   kj::Promise<Resolved> resolveDirectory(std::string name, ImageDirectory directory) {
     KJ_IF_MAYBE (known, recall(name, directory)) return kj::mv(*known);
-    // One walk at a time, each of which gives the loop its turns: many at once
-    // would each take theirs in the same pass over the timers.
+    return inTurn([this, name, directory = kj::mv(directory)]() mutable -> kj::Promise<Resolved> {
+      // Somebody else may have asked for the same one.
+      KJ_IF_MAYBE (known, recall(name, directory)) return kj::mv(*known);
+      return walkAndBuild(name, kj::mv(directory));
+    });
+  }
+
+  // One walk at a time, each of which gives the loop its turns: many at once
+  // would each take theirs in the same pass over the timers.
+  template <typename Walk>
+  kj::Promise<Resolved> inTurn(Walk&& walk) {
     auto done = kj::newPromiseAndFulfiller<void>();
     auto before = kj::mv(lastWalk_);
     lastWalk_ = kj::mv(done.promise);
     // One that was given up, or failed, rejects: that is no reason not to walk.
     return before.catch_([](kj::Exception&&) {})
-        .then([this, name, directory = kj::mv(directory)]() mutable -> kj::Promise<Resolved> {
-          // Somebody else may have asked for the same one.
-          KJ_IF_MAYBE (known, recall(name, directory)) return kj::mv(*known);
-          return walkAndBuild(name, kj::mv(directory));
-        })
+        .then(kj::fwd<Walk>(walk))
         .then([fulfiller = kj::mv(done.fulfiller)](Resolved&& answer) mutable {
           fulfiller->fulfill();
           return kj::mv(answer);
@@ -162,7 +194,8 @@ class ImageStoreImpl final : public ImageStore {
   }
 
   template <typename Fill, typename Keep>
-  Resolved build(const std::string& name, Fill&& fill, Keep&& keep) {
+  Resolved build(const std::string& name, Fill&& fill, Keep&& keep,
+                 std::vector<std::string> closedInUsr = {}) {
     auto image = std::make_shared<BuiltImage>();
     std::string why;
     kj::Maybe<kj::Exception> fault = kj::runCatchingExceptions([&]() {
@@ -179,6 +212,8 @@ class ImageStoreImpl final : public ImageStore {
     if (!why.empty()) return refusal(rpc::Reason::IMAGE_REFUSED, name + ": " + why);
     image->name = name;
     image->rootfs = image->skeleton->path();
+    image->mounts = image->skeleton->mounts();
+    for (auto& path : closedInUsr) image->closed.push_back("usr/" + path);
     forgetDropped();
     built_.push_back(image);
     keep(image);
@@ -219,6 +254,7 @@ class ImageStoreImpl final : public ImageStore {
   uint64_t uses_ = 0;
   kj::Promise<void> lastWalk_ = kj::READY_NOW;
   kj::Maybe<std::shared_ptr<const Image>> hostUsr_;
+  kj::Maybe<std::shared_ptr<const Image>> ownHostUsr_;
   std::map<std::string, Remembered> remembered_;
   std::vector<std::weak_ptr<BuiltImage>> built_;
 };

@@ -39,11 +39,12 @@ class ImageStore {
   // `timer` (of the loop's event port) is what a long walk yields to the loop by.
   static kj::Own<ImageStore> open(const std::string& workDir, std::vector<std::string> imageDirs,
                                   const std::string& vmAgent, kj::Timer& timer);
-  // "" is host-usr. The walk of a large tree yields to the loop (at most 2 ms
-  // a turn); the answer is remembered by device, inode and ctime of the root, once the
-  // root has not changed for a moment.
+  // "" is host-usr. `own`: all files of the image show their owners inside, also
+  // those of host-usr, of which what others can't read is then `closed`. The walk of a large tree
+  // yields to the loop (at most 2 ms a turn); the answer is remembered by device, inode and ctime
+  // of the root, once the root has not changed for a moment.
   virtual kj::Promise<kj::OneOf<std::shared_ptr<const Image>, ImageRefusal>> resolve(
-      std::string name) = 0;
+      std::string name, bool own) = 0;
   // Unmounts and removes the skeletons.
   virtual void removeAll() = 0;
 };

@@ -77,7 +77,7 @@ class Images : public ::testing::Test {
   }
 
   using Resolved = kj::OneOf<std::shared_ptr<const Image>, ImageRefusal>;
-  Resolved resolve(const std::string& name) { return store_->resolve(name).wait(wait_); }
+  Resolved resolve(const std::string& name) { return store_->resolve(name, false).wait(wait_); }
 
   std::shared_ptr<const Image> accepted(const std::string& name) {
     Resolved answer = resolve(name);
@@ -273,7 +273,7 @@ TEST_F(Images, AsksForTheSameImageTogetherAreOneWalk) {
   fs::create_directory(root_ + "/images/one/new");
   settle("one");
   auto promises = kj::heapArrayBuilder<kj::Promise<Resolved>>(20);
-  for (int i = 0; i < 20; ++i) promises.add(store_->resolve("one"));
+  for (int i = 0; i < 20; ++i) promises.add(store_->resolve("one", false));
   auto answers = kj::joinPromises(promises.finish()).wait(wait_);
   for (auto& answer : answers) {
     ASSERT_TRUE(answer.is<std::shared_ptr<const Image>>());
@@ -436,7 +436,7 @@ TEST(ImagesWithoutRoot, AreRefusedClearly) {
     kj::EventLoop loop(port);
     kj::WaitScope wait(loop);
     auto store = ImageStore::open("/nonexistent/skeletons", {}, "/none", port.getTimer());
-    auto answer = store->resolve("").wait(wait);
+    auto answer = store->resolve("", false).wait(wait);
     bool refused = answer.is<ImageRefusal>() &&
                    answer.get<ImageRefusal>().detail.find("root") != std::string::npos;
     store->removeAll();

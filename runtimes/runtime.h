@@ -42,6 +42,15 @@ struct IdRange {
   uint32_t count = 0;  // 65536, or 0 = no range (host)
 };
 
+// One of the mounts that an image's tree consists of.
+struct ImageMount {
+  std::string where;      // relative to the root; "" = the root itself, which comes first
+  bool directory = true;  // else a single file
+  // Its files are the image's own: ids on them are inside ids. Not so for what
+  // is the host's (host-usr), whose files are nobody's inside.
+  bool own = true;
+};
+
 // An image as a runtime mounts it (runtimes/images.h makes it).
 struct Image {
   std::string name;
@@ -50,6 +59,10 @@ struct Image {
   // beneath it, the agent at /.cordon/vm-agent included. A runtime binds it
   // recursively. Shared by all sandboxes of the image, never written.
   std::string rootfs;
+  std::vector<ImageMount> mounts;  // parents before what is mounted in them
+  // Where the host's files show their owners all the same (a writable root on
+  // host-usr): what the host keeps from others is masked. Relative paths.
+  std::vector<std::string> closed;
   uint32_t defaultUid = 1000;  // inside ids
   uint32_t defaultGid = 1000;
 };
@@ -86,6 +99,8 @@ class Runtime {
   virtual bool isSandbox() const = 0;  // false for `host` alone
   virtual bool needsCgroups() const = 0;
   virtual bool needsImage() const = 0;
+  // Whether limits.rootBytes may be other than 0.
+  virtual bool canWriteRoot() const { return false; }
   // Asked at start and cached; asked again when it said no.
   virtual kj::Promise<Probe> probe() = 0;
   // Resolves when init runs (the registry then waits for the agent's hello).

@@ -91,15 +91,19 @@ void Skeleton::link(const std::string& path, const std::string& target) {
   KJ_SYSCALL(symlinkat(target.c_str(), root_, path.c_str()), path);
 }
 
-void Skeleton::seal() {
+void Skeleton::seal(bool own) {
   attach(cloneReadOnly(root_), root_);
   mounted_ = true;
+  mounts_.push_back({"", true, own});
   root_ = openBeneath(work_, name_);  // the mount's root, no longer what is under it
 }
 
-void Skeleton::bind(int source, const std::string& path) {
+void Skeleton::bind(int source, const std::string& path, bool own) {
   KJ_REQUIRE(mounted_, "seal() comes first");
   attach(cloneReadOnly(source), openBeneath(root_, path));
+  struct stat status;
+  KJ_SYSCALL(fstat(source, &status), path);
+  mounts_.push_back({path, S_ISDIR(status.st_mode), own});
 }
 
 void addMountPoints(Skeleton& skeleton) {

@@ -7,6 +7,9 @@
 #include <kj/io.h>
 
 #include <string>
+#include <vector>
+
+#include "runtimes/runtime.h"
 
 namespace cordon::runtimes {
 
@@ -26,10 +29,13 @@ class Skeleton {
   void file(const std::string& path, const std::string& content);
   void link(const std::string& path, const std::string& target);
 
-  void seal();
+  // `own`: see ImageMount.
+  void seal(bool own = true);
   // `source`: an O_PATH fd of a directory or file; its mount is cloned without
   // what is mounted beneath it, read-only, nosuid and nodev. `path`: made before.
-  void bind(int source, const std::string& path);
+  void bind(int source, const std::string& path, bool own = true);
+
+  const std::vector<ImageMount>& mounts() const { return mounts_; }
 
  private:
   kj::AutoCloseFd work_;  // of our own: an image may outlive the store
@@ -37,6 +43,7 @@ class Skeleton {
   std::string path_;
   kj::AutoCloseFd root_;
   bool mounted_ = false;
+  std::vector<ImageMount> mounts_;
 };
 
 // The plain directories that every image has: /proc, /sys, /dev, /tmp, /work and

@@ -167,6 +167,12 @@ kj::Promise<Creation::Result> Creation::probe(Job& job) {
   KJ_IF_MAYBE (refused, chooseProfile(sandbox)) {
     return Result(kj::mv(*refused));
   }
+  if (sandbox.spec.limits.rootBytes != 0 && !sandbox.runtime->canWriteRoot()) {
+    auto refused = failure(rpc::Reason::UNSUPPORTED,
+                           sandbox.entry.runtime + " has no writable root; jail has one");
+    refused.subject = "rootBytes";
+    return Result(kj::mv(refused));
+  }
   return services_.runtimes.probe(*sandbox.runtime).then([this, &sandbox](runtimes::Probe&& p) {
     if (!p.available) {
       return Result(failure(rpc::Reason::RUNTIME_UNAVAILABLE, kj::mv(p.reason)));
@@ -208,17 +214,18 @@ kj::Promise<Creation::Result> Creation::resolveImage(Job& job) {
     refused.subject = "image";
     return Result(kj::mv(refused));
   }
-  return services_.images.resolve(sandbox.spec.image).then([&sandbox](auto&& answer) -> Result {
-    if (answer.template is<runtimes::ImageRefusal>()) {
-      auto& why = answer.template get<runtimes::ImageRefusal>();
-      auto refused = failure(why.reason, why.detail);
-      refused.subject = "image";
-      return refused;
-    }
-    sandbox.image = answer.template get<std::shared_ptr<const runtimes::Image>>();
-    sandbox.entry.image = sandbox.image->name;
-    return nullptr;
-  });
+  return services_.images.resolve(sandbox.spec.image, sandbox.spec.limits.rootBytes != 0)
+      .then([&sandbox](auto&& answer) -> Result {
+        if (answer.template is<runtimes::ImageRefusal>()) {
+          auto& why = answer.template get<runtimes::ImageRefusal>();
+          auto refused = failure(why.reason, why.detail);
+          refused.subject = "image";
+          return refused;
+        }
+        sandbox.image = answer.template get<std::shared_ptr<const runtimes::Image>>();
+        sandbox.entry.image = sandbox.image->name;
+        return nullptr;
+      });
 }
 
 kj::Promise<Creation::Result> Creation::record(Job& job) {

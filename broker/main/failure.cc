@@ -14,6 +14,7 @@ rpc::Code codeOf(rpc::Reason reason) {
     case rpc::Reason::SCRATCH_EXCEEDS_MEMORY:
     case rpc::Reason::UNKNOWN_RUNTIME:
     case rpc::Reason::UNKNOWN_IMAGE:
+    case rpc::Reason::UNSUPPORTED:
     case rpc::Reason::UNKNOWN_SECCOMP_PROFILE:
     case rpc::Reason::SECCOMP_NOT_APPLIED:
     case rpc::Reason::BAD_NAME:

@@ -33,6 +33,7 @@ void write(rpc::Limits::Builder out, const ResolvedLimits& limits) {
   out.setFiles(limits.files);
   out.setDiskBytes(limits.diskBytes);
   out.setTmpBytes(limits.tmpBytes);
+  out.setRootBytes(limits.rootBytes);
   out.setShmBytes(limits.shmBytes);
   out.setOutputBytes(limits.outputBytes);
 }

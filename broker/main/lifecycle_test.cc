@@ -194,7 +194,7 @@ class LedgerDouble final : public Ledger {
 class ImagesDouble final : public runtimes::ImageStore {
  public:
   kj::Promise<kj::OneOf<std::shared_ptr<const runtimes::Image>, runtimes::ImageRefusal>> resolve(
-      std::string name) override {
+      std::string name, bool) override {
     using Answer = kj::OneOf<std::shared_ptr<const runtimes::Image>, runtimes::ImageRefusal>;
     if (name == "none") {
       return Answer(runtimes::ImageRefusal{rpc::Reason::UNKNOWN_IMAGE, "no such image"});

@@ -87,6 +87,7 @@ void toProto(rpc::Limits::Reader in, v1::Limits& out) {
   set(in.getTmpBytes(), [&](int64_t v) { out.set_tmp_bytes(v); });
   set(in.getShmBytes(), [&](int64_t v) { out.set_shm_bytes(v); });
   set(in.getOutputBytes(), [&](int64_t v) { out.set_output_bytes(v); });
+  set(in.getRootBytes(), [&](int64_t v) { out.set_root_bytes(v); });
 }
 
 std::optional<uint64_t> execCounter(const std::vector<CounterValue>& counters,

@@ -60,6 +60,7 @@ LimitValues readLimits(const v1::Limits& in) {
   if (in.has_tmp_bytes()) out.tmpBytes = positive(in.tmp_bytes(), "tmpBytes");
   if (in.has_shm_bytes()) out.shmBytes = positive(in.shm_bytes(), "shmBytes");
   if (in.has_output_bytes()) out.outputBytes = positive(in.output_bytes(), "outputBytes");
+  if (in.has_root_bytes()) out.rootBytes = positive(in.root_bytes(), "rootBytes");
   return out;
 }
 
@@ -129,9 +130,9 @@ bool has(const std::vector<std::string>& env, std::string_view key) {
 }  // namespace
 
 LimitValues fromRpc(rpc::Limits::Reader in) {
-  return {in.getMemoryBytes(), in.getPids(),          in.getCpuMillis(),  in.getCpuTimeMs(),
-          in.getWallMs(),      in.getFileSizeBytes(), in.getFiles(),      in.getDiskBytes(),
-          in.getTmpBytes(),    in.getShmBytes(),      in.getOutputBytes()};
+  return {in.getMemoryBytes(), in.getPids(),          in.getCpuMillis(),   in.getCpuTimeMs(),
+          in.getWallMs(),      in.getFileSizeBytes(), in.getFiles(),       in.getDiskBytes(),
+          in.getTmpBytes(),    in.getShmBytes(),      in.getOutputBytes(), in.getRootBytes()};
 }
 
 void toRpc(const LimitValues& in, rpc::Limits::Builder out) {
@@ -146,6 +147,7 @@ void toRpc(const LimitValues& in, rpc::Limits::Builder out) {
   out.setTmpBytes(in.tmpBytes);
   out.setShmBytes(in.shmBytes);
   out.setOutputBytes(in.outputBytes);
+  out.setRootBytes(in.rootBytes);
 }
 
 void fillSpec(const SandboxPlan& plan, rpc::SandboxSpec::Builder out) {
@@ -224,6 +226,7 @@ ExecPlan planExec(const v1::ExecSpec& spec) {
       {plan.limits.memoryBytes, "memoryBytes"}, {plan.limits.pids, "pids"},
       {plan.limits.cpuMillis, "cpuMillis"},     {plan.limits.diskBytes, "diskBytes"},
       {plan.limits.tmpBytes, "tmpBytes"},       {plan.limits.shmBytes, "shmBytes"},
+      {plan.limits.rootBytes, "rootBytes"},
   };
   for (const auto& limit : notPerExec) {
     if (limit.value != 0) {

@@ -20,7 +20,7 @@ struct Refused {
 // 0 = not given. Fields as in rpc::Limits.
 struct LimitValues {
   uint64_t memoryBytes = 0, pids = 0, cpuMillis = 0, cpuTimeMs = 0, wallMs = 0, fileSizeBytes = 0,
-           files = 0, diskBytes = 0, tmpBytes = 0, shmBytes = 0, outputBytes = 0;
+           files = 0, diskBytes = 0, tmpBytes = 0, shmBytes = 0, outputBytes = 0, rootBytes = 0;
 };
 LimitValues fromRpc(rpc::Limits::Reader limits);
 void toRpc(const LimitValues& limits, rpc::Limits::Builder out);

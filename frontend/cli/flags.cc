@@ -53,6 +53,8 @@ void LimitFlags::addTo(CLI::App& command) {
   disk = textFlag(command, "--disk", "BYTES", "size of /work, e.g. 64M");
   tmp = textFlag(command, "--tmp", "BYTES", "size of /tmp");
   shm = textFlag(command, "--shm", "BYTES", "size of /dev/shm");
+  root = textFlag(command, "--writable-root", "BYTES",
+                  "let the root be written to, so much, until the sandbox ends, e.g. 64M");
   addExecTo(command);
 }
 
@@ -79,12 +81,13 @@ v1::Limits LimitFlags::message() const {
   if (auto value = amount(tmp, broker::parseBytes)) limits.set_tmp_bytes(*value);
   if (auto value = amount(shm, broker::parseBytes)) limits.set_shm_bytes(*value);
   if (auto value = amount(output, broker::parseBytes)) limits.set_output_bytes(*value);
+  if (auto value = amount(root, broker::parseBytes)) limits.set_root_bytes(*value);
   return limits;
 }
 
 bool LimitFlags::any() const {
   for (const CLI::Option* option :
-       {memory, pids, cpus, cpuTime, wall, fileSize, files, disk, tmp, shm, output}) {
+       {memory, pids, cpus, cpuTime, wall, fileSize, files, disk, tmp, shm, output, root}) {
     if (option != nullptr && option->count() > 0) return true;
   }
   return false;

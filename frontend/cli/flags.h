@@ -23,6 +23,7 @@ struct LimitFlags {
   CLI::Option* tmp = nullptr;
   CLI::Option* shm = nullptr;
   CLI::Option* output = nullptr;
+  CLI::Option* root = nullptr;
 
   // Those of a sandbox; all of them.
   void addTo(CLI::App& command);

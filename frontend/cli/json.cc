@@ -20,6 +20,7 @@ Json limitsJson(const v1::Limits& limits) {
   add("files", limits.has_files(), limits.files());
   add("disk_bytes", limits.has_disk_bytes(), limits.disk_bytes());
   add("tmp_bytes", limits.has_tmp_bytes(), limits.tmp_bytes());
+  add("root_bytes", limits.has_root_bytes(), limits.root_bytes());
   add("shm_bytes", limits.has_shm_bytes(), limits.shm_bytes());
   add("output_bytes", limits.has_output_bytes(), limits.output_bytes());
   return json;

@@ -69,6 +69,7 @@ std::string limitsText(const v1::Limits& limits) {
   add("disk", limits.has_disk_bytes(), bytesText(limits.disk_bytes()));
   add("tmp", limits.has_tmp_bytes(), bytesText(limits.tmp_bytes()));
   add("shm", limits.has_shm_bytes(), bytesText(limits.shm_bytes()));
+  add("writable-root", limits.has_root_bytes(), bytesText(limits.root_bytes()));
   add("output", limits.has_output_bytes(), bytesText(limits.output_bytes()));
   return text;
 }

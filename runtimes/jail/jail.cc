@@ -39,6 +39,7 @@ class JailRuntime final : public Runtime {
   bool isSandbox() const override { return true; }
   bool needsCgroups() const override { return true; }
   bool needsImage() const override { return true; }
+  bool canWriteRoot() const override { return true; }
 
   kj::Promise<Probe> probe() override {
     if (geteuid() != 0) return Probe::no("needs root", "start cordon up as root");

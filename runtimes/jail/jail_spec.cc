@@ -42,6 +42,9 @@ class Plan {
            .noExec = true,
            .optional = true});
     }
+    for (const std::string& path : request.image->closed) {
+      add({.kind = MountKind::MASK, .where = path, .optional = true});
+    }
     for (const std::string& path : maskedPaths(cpus)) {
       add({.kind = MountKind::MASK, .where = path.substr(1), .optional = true});
     }
@@ -137,6 +140,22 @@ void write(jailer::Mount::Builder out, const Planned& mount) {
   out.setTarget(mount.target);
 }
 
+void writeImage(jailer::JailSpec::Builder spec, const CreateRequest& request) {
+  bool writable = request.limits.rootBytes != 0;
+  auto& mounts = request.image->mounts;
+  auto out = spec.initImage(static_cast<uint>(mounts.size()));
+  for (uint i = 0; i < out.size(); ++i) {
+    out[i].setWhere(mounts[i].where);
+    out[i].setDirectory(mounts[i].directory);
+    // The skeleton is a tmpfs, which can't show owners before 6.3: its root is
+    // then the upper layer's all the same.
+    auto own = writable && i > 0 ? jailer::Owners::MUST_BE_OWN : jailer::Owners::OWN;
+    out[i].setOwners(mounts[i].own ? own : jailer::Owners::HOST);
+  }
+  spec.setRootBytes(request.limits.rootBytes);
+  spec.setRootInodes(writable ? scratchInodes(request.limits.rootBytes) : 0);
+}
+
 }  // namespace
 
 void fillJailSpec(jailer::JailSpec::Builder spec, const CreateRequest& request, unsigned cpus,
@@ -152,6 +171,7 @@ void fillJailSpec(jailer::JailSpec::Builder spec, const CreateRequest& request, 
   bool v2 = request.cgroups->mode() == broker::CgroupMode::kV2;
   spec.setCgroups(v2 ? jailer::CgroupEntry::BORN_INSIDE : jailer::CgroupEntry::JOIN_TASKS);
   spec.setCgroupFds(cgroupFds);
+  writeImage(spec, request);
   Plan plan(request, cpus);
   auto mounts = spec.initMounts(static_cast<uint>(plan.mounts().size()));
   for (uint i = 0; i < mounts.size(); ++i) write(mounts[i], plan.mounts()[i]);

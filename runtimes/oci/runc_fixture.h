@@ -102,7 +102,7 @@ class RuncFixture : public ::testing::Test {
   }
 
   std::shared_ptr<const Image> image() {
-    auto answer = images_->resolve("").wait(wait_);
+    auto answer = images_->resolve("", false).wait(wait_);
     if (answer.is<ImageRefusal>()) {
       ADD_FAILURE() << answer.get<ImageRefusal>().detail;
       return nullptr;

@@ -113,7 +113,7 @@ class RawRunc {
       : runc(std::move(runcPath)) {
     images = cordon::runtimes::ImageStore::open(workspace.path + "/images", {}, init,
                                                 io.provider->getTimer());
-    auto resolved = images->resolve("").wait(io.waitScope);
+    auto resolved = images->resolve("", false).wait(io.waitScope);
     if (resolved.is<cordon::runtimes::ImageRefusal>()) {
       throw std::runtime_error(resolved.get<cordon::runtimes::ImageRefusal>().detail);
     }

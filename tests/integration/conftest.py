@@ -1,6 +1,8 @@
 """Fixtures: instances that tests share, and the leak check around every test."""
 import os
 import pathlib
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -137,3 +139,36 @@ def api(service):
 def host_api(host):
     with support.Api(host.address) as client:
         yield client
+
+
+# ---------------------------------------------------------------- images
+
+
+@pytest.fixture(scope="session")
+def static_program(tmp_path_factory):
+    """A program that needs nothing of its image."""
+    directory = tmp_path_factory.mktemp("static")
+    source = directory / "hello.c"
+    source.write_text('#include <stdio.h>\nint main(void) { puts("from the image"); return 0; }\n')
+    subprocess.run(["gcc", "-static", "-O1", "-o", directory / "hello", source], check=True)
+    return directory / "hello"
+
+
+@pytest.fixture
+def image(image_directory, static_program):
+    """Makes images by name: a root-owned tree with one static program."""
+    made = []
+
+    def make(name):
+        root = image_directory / name
+        for each in ["bin", "dev", "proc", "sys", "tmp", "work", "etc"]:
+            (root / each).mkdir(parents=True)
+        shutil.copy(static_program, root / "bin/hello")
+        for path in [root, *root.rglob("*")]:
+            path.chmod(0o755)
+        made.append(root)
+        return root
+
+    yield make
+    for root in made:
+        shutil.rmtree(root)

@@ -1,9 +1,7 @@
 """Images: what the host-usr view shows, and which directories are refused."""
 import json
 import os
-import shutil
 import socket
-import subprocess
 
 import pytest
 
@@ -102,36 +100,6 @@ def test_only_loopback_is_there(service):
 
 
 # ---------------------------------------------------------------- directories
-
-
-@pytest.fixture(scope="session")
-def static_program(tmp_path_factory):
-    """A program that needs nothing of its image."""
-    directory = tmp_path_factory.mktemp("static")
-    source = directory / "hello.c"
-    source.write_text('#include <stdio.h>\nint main(void) { puts("from the image"); return 0; }\n')
-    subprocess.run(["gcc", "-static", "-O1", "-o", directory / "hello", source], check=True)
-    return directory / "hello"
-
-
-@pytest.fixture
-def image(image_directory, static_program):
-    """Makes images by name: a root-owned tree with one static program."""
-    made = []
-
-    def make(name):
-        root = image_directory / name
-        for each in ["bin", "dev", "proc", "sys", "tmp", "work", "etc"]:
-            (root / each).mkdir(parents=True)
-        shutil.copy(static_program, root / "bin/hello")
-        for path in [root, *root.rglob("*")]:
-            path.chmod(0o755)
-        made.append(root)
-        return root
-
-    yield make
-    for root in made:
-        shutil.rmtree(root)
 
 
 def run_image(api, name):
