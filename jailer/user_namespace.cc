@@ -35,35 +35,60 @@ void bringLoopbackUp() {
   require(kPrepare, ioctl(socket, SIOCSIFFLAGS, &request));
 }
 
+// One byte, and room for two descriptors.
+struct Datagram {
+  Datagram() {
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = room;
+    message.msg_controllen = sizeof(room);
+  }
+  char byte = 1;
+  alignas(cmsghdr) char room[CMSG_SPACE(2 * sizeof(int))] = {};
+  iovec part = {&byte, 1};
+  msghdr message = {};
+};
+
+// Both namespaces of this process, to whoever has the other end.
+void sendNamespaces(int socket) {
+  kj::AutoCloseFd user(require(kPrepare, open("/proc/self/ns/user", O_RDONLY | O_CLOEXEC)));
+  kj::AutoCloseFd network(require(kPrepare, open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)));
+  int fds[] = {user, network};
+  Datagram datagram;
+  cmsghdr* header = CMSG_FIRSTHDR(&datagram.message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(fds));
+  memcpy(CMSG_DATA(header), fds, sizeof(fds));
+  require(kPrepare, sendmsg(socket, &datagram.message, MSG_NOSIGNAL));
+}
+
+Prepared receiveNamespaces(int socket) {
+  Datagram datagram;
+  ssize_t size = require(kPrepare, recvmsg(socket, &datagram.message, MSG_CMSG_CLOEXEC));
+  cmsghdr* header = CMSG_FIRSTHDR(&datagram.message);
+  int fds[2];
+  // The end of the stream: it has failed and said why itself, or was killed.
+  if (size != 1 || header == nullptr || header->cmsg_len != CMSG_LEN(sizeof(fds))) {
+    fail(kPrepare, ECHILD);
+  }
+  memcpy(fds, CMSG_DATA(header), sizeof(fds));
+  return Prepared{kj::AutoCloseFd(fds[0]), kj::AutoCloseFd(fds[1])};
+}
+
 // In the two new namespaces, with every capability there and none on the host.
-[[noreturn]] void furnish(int ready, int done) {
+[[noreturn]] void furnish(int socket) {
   bringLoopbackUp();
   // A port below 1024 is nothing special where there is nobody else.
   writeFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
   // Whatever a filter lets through: no user namespace below this one.
   writeFile("/proc/sys/user/max_user_namespaces", "0");
-  char byte = 1;
-  if (write(ready, &byte, 1) != 1) fail(kPrepare, -1);
+  sendNamespaces(socket);
   // Lives until its maps are written.
-  ssize_t ignored = read(done, &byte, 1);
+  char byte;
+  ssize_t ignored = read(socket, &byte, 1);
   static_cast<void>(ignored);
   _exit(0);
-}
-
-struct Pipe {
-  Pipe() {
-    int fds[2];
-    require(kPrepare, pipe2(fds, O_CLOEXEC));
-    readEnd = kj::AutoCloseFd(fds[0]);
-    writeEnd = kj::AutoCloseFd(fds[1]);
-  }
-  kj::AutoCloseFd readEnd, writeEnd;
-};
-
-kj::AutoCloseFd openNamespace(pid_t pid, const char* name) {
-  char path[64];
-  snprintf(path, sizeof(path), "/proc/%d/ns/%s", pid, name);
-  return kj::AutoCloseFd(require(kPrepare, open(path, O_RDONLY | O_CLOEXEC)));
 }
 
 void writeMap(pid_t pid, const char* name, JailSpec::Reader spec) {
@@ -73,25 +98,34 @@ void writeMap(pid_t pid, const char* name, JailSpec::Reader spec) {
   writeFile(path, map);
 }
 
+void becomeEffectively(uid_t uid) {
+  require(kPrepare, syscall(SYS_setresuid, -1, uid, -1));
+}
+
 }  // namespace
 
 Prepared prepareNamespaces(JailSpec::Reader spec) {
-  Pipe ready, done;
+  int ends[2];
+  require(kPrepare, socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
+  kj::AutoCloseFd ours(ends[0]), theirs(ends[1]);
+  // Whoever makes a user namespace is charged with what is used in it: inotify
+  // instances, pending signals, locked memory, message queues. Were it the host's
+  // root, one sandbox could use up root's and everybody else's.
+  becomeEffectively(spec.getIdFirst());
   auto pid = static_cast<pid_t>(
       require(kPrepare, syscall(SYS_clone, SIGCHLD | CLONE_NEWUSER | CLONE_NEWNET, 0, 0, 0, 0)));
   if (pid == 0) {
-    // Its own copy would keep the pipe open that it waits for the end of.
-    done.writeEnd = nullptr;
-    furnish(ready.writeEnd, done.readEnd);
+    // Its own copy would keep the stream open that it waits for the end of.
+    ours = nullptr;
+    furnish(theirs);
   }
-  ready.writeEnd = nullptr;
-  Prepared prepared{openNamespace(pid, "user"), openNamespace(pid, "net")};
+  becomeEffectively(0);
+  theirs = nullptr;
+  // By itself, since it isn't ours to look at in /proc.
+  Prepared prepared = receiveNamespaces(ours);
   writeMap(pid, "uid_map", spec);
   writeMap(pid, "gid_map", spec);
-  char byte;
-  // The end of the pipe: it has failed and said why itself.
-  if (read(ready.readEnd, &byte, 1) != 1) _exit(1);
-  done.writeEnd = nullptr;
+  ours = nullptr;
   int status;
   require(kPrepare, waitpid(pid, &status, 0));
   return prepared;
