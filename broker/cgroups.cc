@@ -118,6 +118,12 @@ std::vector<LeftOver> SandboxBase::removePass() {
   return left;
 }
 
+void SandboxBase::removeWhatCan() noexcept {
+  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([this] { (void)removePass(); })) {
+    KJ_LOG(WARNING, "cgroups of a failed create are left for now", path_, *exception);
+  }
+}
+
 std::vector<std::string> SandboxBase::directories() const {
   return {seen_.begin(), seen_.end()};
 }

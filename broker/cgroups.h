@@ -114,7 +114,9 @@ class CgroupTree {
   virtual CgroupMode mode() const = 0;
   virtual std::string whyNone() const = 0;
   virtual std::string describe() const = 0;  // "cgroup v1 (memory, pids, cpu, cpuacct)"
-  // mkdir, limits written and read back (LimitNotApplied: nothing is left).
+  // mkdir, limits written and read back. After LimitNotApplied or an exception
+  // something may be left where the host is out of descriptors: adopt() it. Not
+  // so after EEXIST of "mkdir": the name is somebody else's.
   // agentHostUid: on v2 it is given cgroup.procs of NAME and of each exec-N.
   virtual kj::OneOf<kj::Own<SandboxCgroups>, LimitNotApplied> create(const std::string& name,
                                                                      const ResolvedLimits& limits,

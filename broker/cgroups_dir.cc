@@ -103,7 +103,12 @@ std::vector<std::string> CgroupDir::children() const {
   std::vector<std::string> names;
   // A fresh open: the offset of a directory is shared by duplicates.
   int fd = openBeneath(fd_.get(), ".", O_RDONLY | O_DIRECTORY);
-  if (fd < 0) return names;
+  if (fd < 0) {
+    int error = errno;
+    // What can't be looked into is not empty.
+    if (!isGone(error)) KJ_FAIL_SYSCALL("openat2", error, label_);
+    return names;
+  }
   DIR* stream = fdopendir(fd);
   if (stream == nullptr) {
     int error = errno;

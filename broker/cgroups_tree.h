@@ -56,6 +56,9 @@ class SandboxBase : public SandboxCgroups {
   Counters read() override { return {}; }
   bool killPass() override;
   std::vector<LeftOver> removePass() override;
+  // The same on the way out of a failure, which is the one to be told: what goes
+  // wrong with it (no descriptors) is for adopt() and the next pass.
+  void removeWhatCan() noexcept;
   std::vector<std::string> directories() const override;
   int namespaceFd() const override { return -1; }
 

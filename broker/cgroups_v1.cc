@@ -304,9 +304,9 @@ class V1Tree final : public TreeBase {
                                                              const ResolvedLimits& limits,
                                                              uint32_t) override {
     auto sandbox = kj::heap<V1SandboxCgroups>(tree_, name);
-    KJ_ON_SCOPE_FAILURE(sandbox->removePass());
+    KJ_ON_SCOPE_FAILURE(sandbox->removeWhatCan());
     KJ_IF_MAYBE (bad, sandbox->build(limits)) {
-      if (!sandbox->collided()) sandbox->removePass();
+      if (!sandbox->collided()) sandbox->removeWhatCan();
       return *bad;
     }
     return kj::Own<SandboxCgroups>(kj::mv(sandbox));

@@ -326,9 +326,9 @@ class V2Tree final : public TreeBase {
                                                              const ResolvedLimits& limits,
                                                              uint32_t agentHostUid) override {
     auto sandbox = kj::heap<V2SandboxCgroups>(tree_, name);
-    KJ_ON_SCOPE_FAILURE(sandbox->removePass());
+    KJ_ON_SCOPE_FAILURE(sandbox->removeWhatCan());
     KJ_IF_MAYBE (bad, sandbox->build(*hierarchy_, limits, agentHostUid, options_)) {
-      if (!sandbox->collided()) sandbox->removePass();
+      if (!sandbox->collided()) sandbox->removeWhatCan();
       return *bad;
     }
     return kj::Own<SandboxCgroups>(kj::mv(sandbox));

@@ -252,10 +252,14 @@ kj::Promise<Creation::Result> Creation::makeDirectory(Job& job) {
 kj::Promise<Creation::Result> Creation::makeCgroups(Job& job) {
   auto& sandbox = *job.sandbox;
   if (!sandbox.runtime->needsCgroups()) return Result(nullptr);
+  // For a failure half way, also one that can't clean up after itself.
+  sandbox.cgroups = services_.cgroups.adopt(sandbox.name(), sandbox.entry.cgroup);
   auto made = services_.cgroups.create(sandbox.name(), sandbox.spec.limits,
                                        sandbox.entry.idFirst + ipc::kAgentUid);
   if (made.is<LimitNotApplied>()) {
     auto& why = made.get<LimitNotApplied>();
+    bool isAnothers = why.error == EEXIST && why.file == "mkdir";
+    if (isAnothers) sandbox.cgroups = nullptr;
     auto refused = failure(rpc::Reason::LIMIT_NOT_APPLIED,
                            "the kernel did not take the limit as it was written", why.error);
     refused.subject = why.file;

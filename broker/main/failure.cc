@@ -71,6 +71,11 @@ void writeOk(rpc::Status::Builder status) {
 Failure fault(const char* operation, const kj::Exception& exception) {
   spdlog::error("{}: {}:{}: {}", operation, exception.getFile(), exception.getLine(),
                 exception.getDescription().cStr());
+  // What KJ makes of EMFILE, ENFILE, ENOMEM, ENOSPC and their like.
+  if (exception.getType() == kj::Exception::Type::OVERLOADED) {
+    return failure(rpc::Reason::HOST_LIMIT,
+                   "the host ran out of something; the broker's log says of what");
+  }
   Failure result;
   result.detail = "the broker failed; its log says why";
   return result;
