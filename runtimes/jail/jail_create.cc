@@ -16,6 +16,17 @@ namespace cordon::runtimes {
 
 namespace {
 
+constexpr auto kKilledJailerEnds = 2 * kj::SECONDS;
+
+// The host has no more of something, which may be otherwise in a moment; else it
+// is the jailer that can't do what it should.
+rpc::Reason reasonOf(int error) {
+  for (int limit : {EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC, EUSERS}) {
+    if (error == limit) return rpc::Reason::HOST_LIMIT;
+  }
+  return rpc::Reason::RUNTIME_FAILED;
+}
+
 // The image with all that is bound beneath it, out of the broker's namespace.
 kj::AutoCloseFd detachedTree(const std::string& path) {
   int fd;
@@ -43,7 +54,9 @@ kj::Promise<JailCreate::Result> JailCreate::run() {
   KJ_IF_MAYBE (exception, fault) {
     spdlog::error("{}: cordon-jailer could not be started: {}", request_.name,
                   exception->getDescription().cStr());
-    return fail(rpc::Reason::RUNTIME_FAILED, "cordon-jailer could not be started");
+    bool limit = exception->getType() == kj::Exception::Type::OVERLOADED;
+    return fail(limit ? rpc::Reason::HOST_LIMIT : rpc::Reason::RUNTIME_FAILED,
+                "cordon-jailer could not be started");
   }
   request_.control = nullptr;  // the agent's end is the agent's alone
 
@@ -53,7 +66,6 @@ kj::Promise<JailCreate::Result> JailCreate::run() {
       .exclusiveJoin(kj::mv(late))
       .then([this](bool told) -> kj::Promise<Result> {
         if (told) return afterReports();
-        jailer_->signal(SIGKILL);
         return fail(rpc::Reason::RUNTIME_TIMEOUT, "cordon-jailer did not finish in time");
       });
 }
@@ -89,7 +101,7 @@ kj::Own<broker::Child> JailCreate::start() {
 }
 
 // Until the end of the pipe: the jailer has gone, and the init has failed or
-// become the agent.
+// become the agent. Each says one thing; at anything else nobody listens further.
 kj::Promise<void> JailCreate::readReports() {
   for (;;) {
     jailer::Report report;
@@ -99,11 +111,26 @@ kj::Promise<void> JailCreate::readReports() {
       return KJ_ASSERT_NONNULL(observer_)->whenBecomesReadable().then(
           [this]() { return readReports(); });
     }
-    if (got != sizeof(report) || report.magic != jailer::Report::kMagic) return kj::READY_NOW;
-    if (report.kind == jailer::Report::kBorn) born_ = report;
-    // The first is the cause of what follows.
-    if (report.kind == jailer::Report::kFailed && !failed_) failed_ = report;
+    if (got == 0) return kj::READY_NOW;
+    if (!take(report, got)) {
+      garbled_ = true;
+      return kj::READY_NOW;
+    }
   }
+}
+
+bool JailCreate::take(const jailer::Report& report, ssize_t size) {
+  if (size != sizeof(report) || report.magic != jailer::Report::kMagic) return false;
+  if (report.kind == jailer::Report::kBorn && !born_) {
+    born_ = report;
+    return true;
+  }
+  // The first is the cause of what follows: a child of the jailer, then itself.
+  if (report.kind == jailer::Report::kFailed && failures_++ < kMostFailures) {
+    if (!failed_) failed_ = report;
+    return true;
+  }
+  return false;
 }
 
 kj::Promise<JailCreate::Result> JailCreate::afterReports() {
@@ -112,7 +139,10 @@ kj::Promise<JailCreate::Result> JailCreate::afterReports() {
     std::string what = std::string("the jailer's step `") + jailer::stepName(step) + "`";
     if (step == jailer::Step::kMounts) what += " (mount " + std::to_string(failed_->detail) + ")";
     spdlog::error("{}: {}: {}", request_.name, what, strerror(failed_->error));
-    return fail(rpc::Reason::RUNTIME_FAILED, what + " failed", failed_->error);
+    return fail(reasonOf(failed_->error), what + " failed", failed_->error);
+  }
+  if (garbled_) {
+    return fail(rpc::Reason::RUNTIME_FAILED, "the jailer's reports are none");
   }
   if (!born_) return fail(rpc::Reason::RUNTIME_FAILED, "the jailer ended without a word");
   auto adopted = children_.adopt(born_->pid);
@@ -130,11 +160,22 @@ kj::Promise<JailCreate::Result> JailCreate::afterReports() {
   return fail(rpc::Reason::RUNTIME_FAILED, "the init that the jailer named is no child of ours");
 }
 
+// Whatever it has said: it may stand before its cgroup, where no kill by cgroup
+// reaches it.
+kj::Promise<void> JailCreate::endJailer() {
+  if (jailer_.get() == nullptr || jailer_->exited() != nullptr) return kj::READY_NOW;
+  // It leads its own process group, and is not reaped yet: the number is its.
+  kill(-jailer_->pid(), SIGKILL);
+  // One that hangs in the kernel stays ours to reap, and is not waited for.
+  return jailer_->onExit().ignoreResult().exclusiveJoin(timer_.afterDelay(kKilledJailerEnds));
+}
+
 kj::Promise<JailCreate::Result> JailCreate::fail(rpc::Reason reason, std::string detail,
                                                  int error) {
   request_.control = nullptr;
   hold_ = nullptr;  // nobody's status matters any more
-  return killCgroups(*request_.cgroups, children_, timer_, request_.name)
+  return endJailer()
+      .then([this]() { return killCgroups(*request_.cgroups, children_, timer_, request_.name); })
       .then([this, reason, detail = std::move(detail), error]() mutable {
         children_.reapStrays();
         Result result;

@@ -29,7 +29,9 @@ class JailCreate {
  private:
   kj::Own<broker::Child> start();
   kj::Promise<void> readReports();
+  bool take(const jailer::Report& report, ssize_t size);
   kj::Promise<Result> afterReports();
+  kj::Promise<void> endJailer();
   kj::Promise<Result> fail(rpc::Reason reason, std::string detail, int error = 0);
 
   broker::Children& children_;
@@ -42,7 +44,10 @@ class JailCreate {
   kj::Maybe<kj::Own<kj::UnixEventPort::FdObserver>> observer_;
   kj::Own<broker::Child> jailer_;
   kj::Maybe<kj::Own<broker::Child>> init_;
+  static constexpr unsigned kMostFailures = 2;
   std::optional<jailer::Report> born_, failed_;
+  unsigned failures_ = 0;
+  bool garbled_ = false;
 };
 
 }  // namespace cordon::runtimes
