@@ -1,206 +1,38 @@
-// A mount namespace, a cgroup tree, an image store and one sandbox at a time on
-// real runc, with a check that nothing is left.
+// RuntimeFixture on real runc. CORDON_TEST_RUNC names another than the installed
+// one.
 #pragma once
-#include <errno.h>
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <kj/async-unix.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/mount.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <filesystem>
-#include <memory>
 #include <string>
-#include <vector>
 
-#include "ipc/control.h"
-#include "ipc/fdpass.h"
-#include "runtimes/images.h"
 #include "runtimes/oci/runc.h"
+#include "runtimes/runtime_fixture.h"
 
 namespace cordon::runtimes {
-
-namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
-
-constexpr uint32_t kFirstId = 0x70000000 + 65536 * 1023;
-constexpr char kSandbox[] = "sb-runctest00";
 
 inline std::string runcUnderTest() {
   const char* named = getenv("CORDON_TEST_RUNC");
   return named == nullptr ? "" : named;
 }
 
-class RuncFixture : public ::testing::Test {
+class RuncFixture : public RuntimeFixture {
  protected:
   ~RuncFixture() noexcept override {}
 
-  // The program in the agent's place.
-  virtual std::string agentProgram() const { return CORDON_TEST_INSIDE; }
-
-  void SetUp() override {
-    if (geteuid() != 0) GTEST_SKIP() << "runc sandboxes need root";
-    static const bool isolated =
-        unshare(CLONE_NEWNS) == 0 && mount("", "/", nullptr, MS_REC | MS_SLAVE, nullptr) == 0;
-    ASSERT_TRUE(isolated) << "no mount namespace: " << strerror(errno);
-    broker::becomeSubreaper();
-    char path[] = "/run/cordon-runc-XXXXXX";
-    root_ = mkdtemp(path);
-    ASSERT_EQ(mount("tmpfs", path, "tmpfs", 0, "mode=711"), 0);
-    agent_ = root_ + "/agent";
-    useAgent(agentProgram());
-    images_ = ImageStore::open(root_ + "/images", {}, agent_, port_.getTimer());
-    tree_ = broker::CgroupTree::open("/cordon-test-" + std::to_string(getpid()), "runc");
-    ASSERT_NE(tree_->mode(), broker::CgroupMode::kNone) << tree_->whyNone();
-    directory_ = root_ + "/" + kSandbox;
-    ASSERT_EQ(mkdir(directory_.c_str(), 0711), 0);
-    chmod(directory_.c_str(), 0711);
-    limits_.memoryBytes = 64 << 20;
-    limits_.pids = 32;
-    limits_.cpuMillis = 1000;
-    limits_.files = 256;
-    limits_.diskBytes = 8 << 20;
-    limits_.tmpBytes = 4 << 20;
-    limits_.shmBytes = 2 << 20;
+  kj::Own<Runtime> makeRuntime() override {
+    return makeRuncRuntime(children_, port_.getTimer(), *tree_, options_);
   }
 
-  void TearDown() override {
-    if (root_.empty()) return;
-    if (started_) destroy();
-    if (cgroups_.get() != nullptr) removeCgroups();
-    if (images_.get() != nullptr) images_->removeAll();
-    if (tree_.get() != nullptr) {
-      EXPECT_TRUE(tree_->removeInstance()) << "cgroups are left";
-    }
-    expectNoChildren();
-    umount2(root_.c_str(), MNT_DETACH);
-    rmdir(root_.c_str());
-  }
-
-  void expectNoChildren() {
-    auto deadline = Clock::now() + std::chrono::seconds(20);
-    for (;;) {
-      children_.reapStrays();
-      siginfo_t info;
-      if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 && errno == ECHILD) return;
-      ASSERT_LT(Clock::now(), deadline) << "a process is left";
-      usleep(1000);
-    }
-  }
-
-  void useAgent(const std::string& program) {
-    fs::remove(agent_);
-    fs::copy_file(program, agent_);
-    chmod(agent_.c_str(), 0555);
-  }
-
-  std::shared_ptr<const Image> image() {
-    auto answer = images_->resolve("", false).wait(wait_);
-    if (answer.is<ImageRefusal>()) {
-      ADD_FAILURE() << answer.get<ImageRefusal>().detail;
-      return nullptr;
-    }
-    return answer.get<std::shared_ptr<const Image>>();
-  }
-
-  using Result = kj::OneOf<Started, CreateFailure>;
   Result create(RuncOptions options) {
-    if (runtime_.get() == nullptr) {
-      runtime_ = makeRuncRuntime(children_, port_.getTimer(), *tree_, options);
-    }
-    auto made = tree_->create(kSandbox, limits_, kFirstId + 65000);
-    if (made.is<broker::LimitNotApplied>()) {
-      ADD_FAILURE() << made.get<broker::LimitNotApplied>().file;
-      return CreateFailure{};
-    }
-    cgroups_ = kj::mv(made.get<kj::Own<broker::SandboxCgroups>>());
-    image_ = image();
-    auto sockets = ipc::socketPair(SOCK_SEQPACKET);
-    control_ = kj::mv(sockets.a);
-    queueConfig();
-    CreateRequest request;
-    request.name = kSandbox;
-    request.hostname = "inside";
-    request.directory = directory_;
-    request.image = image_.get();
-    request.limits = limits_;
-    request.ids = {kFirstId, 65536};
-    request.cgroups = cgroups_.get();
-    request.control = kj::mv(sockets.b);
-    return runtime_->create(kj::mv(request)).wait(wait_);
+    options_ = std::move(options);
+    return createSandbox();
   }
 
   void start() {
-    Result result = create({runcUnderTest(), 20 * kj::SECONDS});
-    if (result.is<CreateFailure>()) {
-      FAIL() << result.get<CreateFailure>().detail;
-    }
-    init_ = kj::mv(result.get<Started>().init);
-    started_ = true;
+    options_ = {runcUnderTest(), 20 * kj::SECONDS};
+    startSandbox();
   }
 
-  // What the broker sends before create().
-  virtual void queueConfig() {}
-
-  void send(ipc::ControlKind kind, uint32_t exec, const std::vector<int>& fds,
-            const std::string& payload = "") {
-    ipc::ControlHeader header = {kind, exec};
-    std::string datagram(reinterpret_cast<const char*>(&header), sizeof header);
-    datagram += payload;
-    auto sent = ipc::sendWithFds(
-        control_, kj::arrayPtr(reinterpret_cast<const kj::byte*>(datagram.data()), datagram.size()),
-        kj::arrayPtr(fds.data(), fds.size()));
-    EXPECT_EQ(sent, ipc::SendResult::kSent);
-  }
-
-  // Our end of a new stream.
-  kj::AutoCloseFd openStream() {
-    auto ends = ipc::socketPair(SOCK_STREAM);
-    send(ipc::ControlKind::kStream, 0, {ends.b.get()});
-    return kj::mv(ends.a);
-  }
-
-  void destroy() {
-    init_->signal(SIGKILL);
-    init_->onExit().wait(wait_);
-    started_ = false;
-    auto left = runtime_->cleanup(kSandbox, directory_);
-    EXPECT_TRUE(left.empty()) << left[0].name;
-    EXPECT_TRUE(fs::is_empty(directory_)) << "files are left";
-    EXPECT_TRUE(runtime_->cleanup(kSandbox, directory_).empty()) << "cleanup is not idempotent";
-  }
-
-  void removeCgroups() {
-    auto deadline = Clock::now() + std::chrono::seconds(20);
-    while (!cgroups_->killPass() || !cgroups_->removePass().empty()) {
-      ASSERT_LT(Clock::now(), deadline) << "cgroups can't be removed";
-      children_.reapStrays();
-      usleep(1000);
-    }
-    cgroups_ = nullptr;
-  }
-
-  kj::UnixEventPort port_;
-  kj::EventLoop loop_{port_};
-  kj::WaitScope wait_{loop_};
-  broker::Children children_{port_};
-  std::string root_, agent_, directory_;
-  broker::ResolvedLimits limits_;
-  kj::Own<broker::CgroupTree> tree_;
-  kj::Own<ImageStore> images_;
-  std::shared_ptr<const Image> image_;
-  kj::Own<Runtime> runtime_;
-  kj::Own<broker::SandboxCgroups> cgroups_;
-  kj::AutoCloseFd control_;
-  kj::Own<broker::Child> init_;
-  bool started_ = false;
+ private:
+  RuncOptions options_;
 };
 
 }  // namespace cordon::runtimes
