@@ -126,7 +126,13 @@ void buildDirectoryImage(Skeleton& skeleton, int root, const std::vector<TopEntr
     uint64_t wanted = entry.type == EntryType::kDirectory ? O_DIRECTORY : 0;
     int source;
     KJ_SYSCALL(source = openBeneath(root, entry.name, O_PATH | O_NOFOLLOW | wanted), entry.name);
-    skeleton.bind(kj::AutoCloseFd(source), entry.name);
+    kj::AutoCloseFd owned(source);
+    // Another one by that name was never walked: a fifo or a socket would be a
+    // way out, whatever the mount's flags.
+    struct stat status;
+    KJ_SYSCALL(fstat(source, &status), entry.name);
+    KJ_REQUIRE(status.st_ino == entry.inode, "changed since it was looked at", entry.name);
+    skeleton.bind(owned, entry.name);
   }
   skeleton.bind(agent, kAgentPath + 1, false);
 }

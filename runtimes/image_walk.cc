@@ -65,7 +65,7 @@ class Walk {
     if (strict_ && !isRootsAlone(status.stx_uid, status.stx_mode)) {
       return refuse("is not root's alone to write");
     }
-    return enter(root_, ".");
+    return enter(root_, ".", status.stx_ino);
   }
 
   kj::Promise<WalkResult> turn() {
@@ -113,11 +113,11 @@ class Walk {
     if (strict_ && *type != EntryType::kSymlink && !isRootsAlone(status.stx_uid, status.stx_mode)) {
       return refuse("is not root's alone to write (or make the image's directory mode 0700)");
     }
-    if (levels_.size() == 1 && !visitTop(name, *type)) return false;
+    if (levels_.size() == 1 && !visitTop(name, *type, status.stx_ino)) return false;
     bool closed = limits_.closed > 0 && *type != EntryType::kSymlink && isClosed(status.stx_mode);
     if (closed && !visitClosed()) return false;
     if (*type == EntryType::kDirectory && !closed) {
-      if (!enter(parent, name)) return false;
+      if (!enter(parent, name, status.stx_ino)) return false;
       levels_.back().pathBytes = pathBytes;
       return true;
     }
@@ -133,16 +133,16 @@ class Walk {
     return true;
   }
 
-  bool visitTop(const std::string& name, EntryType type) {
+  bool visitTop(const std::string& name, EntryType type, uint64_t inode) {
     bool special = name == "dev" || name == "proc" || name == "sys";
     if (special && type == EntryType::kSymlink) return refuse("is a symbolic link");
     if (result_.top.size() >= limits_.top) return refuse("has too many siblings at the top");
-    result_.top.push_back({name, type});
+    result_.top.push_back({name, type, inode});
     return true;
   }
 
   bool look(int parent, const char* name, int flags, struct statx& status) {
-    constexpr unsigned kWanted = STATX_TYPE | STATX_MODE | STATX_UID | STATX_MNT_ID;
+    constexpr unsigned kWanted = STATX_TYPE | STATX_MODE | STATX_UID | STATX_INO | STATX_MNT_ID;
     if (statx(parent, name, flags | AT_NO_AUTOMOUNT, kWanted, &status) != 0) {
       return refuse(strerror(errno));
     }
@@ -150,13 +150,19 @@ class Walk {
     return true;
   }
 
-  bool enter(int parent, const std::string& name) {
+  // The one that was looked at, which has this inode, and no other.
+  bool enter(int parent, const std::string& name, uint64_t inode) {
     if (levels_.size() >= limits_.depth) return refuse("is nested too deeply");
     open_how how = {};
     how.flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
     how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV;
     int fd = static_cast<int>(syscall(SYS_openat2, parent, name.c_str(), &how, sizeof how));
     if (fd < 0) return refuse(strerror(errno));
+    struct stat opened;
+    if (fstat(fd, &opened) != 0 || opened.st_ino != inode) {
+      close(fd);
+      return refuse("is changed while it is looked at");
+    }
     DIR* directory = fdopendir(fd);
     if (directory == nullptr) {
       int error = errno;

@@ -14,6 +14,7 @@ enum class EntryType : uint8_t { kDirectory, kFile, kSymlink };
 struct TopEntry {
   std::string name;
   EntryType type;
+  uint64_t inode = 0;  // whoever opens it later checks that it is the same
 };
 
 struct WalkResult {
