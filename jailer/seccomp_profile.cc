@@ -2,6 +2,7 @@
 
 #include <kj/debug.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -48,9 +49,13 @@ std::vector<SyscallGroup> allowedByDefault() {
         "llistxattr", "flistxattr", "removexattr", "lremovexattr", "fremovexattr"}},
       {"watching files; fanotify_init, which makes the fd, is refused",
        {"inotify_init", "inotify_init1", "inotify_add_watch", "inotify_rm_watch", "fanotify_mark"}},
+      {"mapping memory and files, without huge pages: their pool is the machine's, and no limit of "
+       "a sandbox counts them",
+       {"mmap"},
+       {{3, MAP_HUGETLB, 0}}},
+      {"files in memory, likewise", {"memfd_create"}, {{1, MFD_HUGETLB, 0}}},
       {"memory",
        {"brk",
-        "mmap",
         "munmap",
         "mremap",
         "mprotect",
@@ -63,7 +68,6 @@ std::vector<SyscallGroup> allowedByDefault() {
         "munlock",
         "munlockall",
         "remap_file_pages",
-        "memfd_create",
         "memfd_secret",
         "membarrier",
         "pkey_alloc",

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <sys/mman.h>
 
 #include "jailer/seccomp_profile.h"
 
@@ -24,7 +25,11 @@ std::vector<SyscallGroup> allowedByTuned() {
        {"mkdir", "mkdirat", "rmdir", "symlinkat", "unlink", "unlinkat", "rename", "renameat2"}},
       {"modes and times; fchmod is that of `sed -i` and os.fchmod",
        {"chmod", "fchmod", "fchmodat", "umask", "utimensat"}},
-      {"memory, without brk and mremap: malloc goes on with mmap", {"mmap", "munmap", "mprotect"}},
+      {"memory, without brk and mremap: malloc goes on with mmap; no huge pages, whose pool is the "
+       "machine's",
+       {"mmap"},
+       {{3, MAP_HUGETLB, 0}}},
+      {"the same", {"munmap", "mprotect"}},
       {"threads: their locks, their end, and what raise() and abort() name themselves by",
        {"futex", "exit", "gettid", "tgkill", "arch_prctl"}},
       {"starting programs and waiting for them; vfork is dash's, which is `sh`",

@@ -189,6 +189,20 @@ TEST(DefaultProfile, HighBitsDoNotHideAnArgument) {
   EXPECT_EQ(errnoOf(SYS_setrlimit, RLIMIT_NOFILE | kHigh, few), 0);
   EXPECT_EQ(errnoOf(SYS_prlimit64, 0, RLIM_NLIMITS, few), EINVAL);
 
+  // Of the machine's pool of huge pages, whatever their size.
+  auto map = [](int flags) {
+    return WEXITSTATUS(runFiltered([=] {
+      void* at = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+      return at == MAP_FAILED ? errno : 0;
+    }));
+  };
+  EXPECT_EQ(map(0), 0);
+  EXPECT_EQ(map(MAP_HUGETLB), EPERM);
+  EXPECT_EQ(map(MAP_HUGETLB | 30 << 26), EPERM);
+  long memfd = reinterpret_cast<long>("name");
+  EXPECT_EQ(errnoOf(SYS_memfd_create, memfd, MFD_CLOEXEC), 0);
+  EXPECT_EQ(errnoOf(SYS_memfd_create, memfd, MFD_HUGETLB), EPERM);
+
   EXPECT_EQ(errnoOf(SYS_socket, AF_UNIX, SOCK_STREAM, 0), 0);
   EXPECT_EQ(errnoOf(SYS_socket, AF_UNIX | kHigh, SOCK_STREAM, 0), 0);
   for (long family : {AF_VSOCK, AF_ALG, AF_PACKET, AF_TIPC, AF_BLUETOOTH}) {
