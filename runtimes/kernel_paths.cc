@@ -5,18 +5,12 @@
 namespace cordon::runtimes {
 
 std::vector<std::string> maskedPaths(unsigned cpus) {
-  std::vector<std::string> paths = {"/proc/acpi",
-                                    "/proc/asound",
-                                    "/proc/interrupts",
-                                    "/proc/kcore",
-                                    "/proc/keys",
-                                    "/proc/key-users",
-                                    "/proc/latency_stats",
-                                    "/proc/sched_debug",
-                                    "/proc/scsi",
-                                    "/proc/timer_list",
-                                    "/proc/timer_stats",
-                                    "/sys/firmware",
+  std::vector<std::string> paths = {"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore",
+                                    "/proc/keys", "/proc/key-users", "/proc/latency_stats",
+                                    // Anyone may write a trigger into these, for which
+                                    // the host's kernel then works.
+                                    "/proc/pressure", "/proc/sched_debug", "/proc/scsi",
+                                    "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
                                     "/sys/devices/virtual/powercap"};
   constexpr unsigned kMost = 1024;  // each is a mount where it exists
   for (unsigned cpu = 0; cpu < std::min(cpus, kMost); ++cpu) {
