@@ -400,6 +400,12 @@ class Instance:
         assert done.status == 0, done
 
 
+def sandbox_init(instance):
+    """The inits of its sandboxes: children of the broker in their own cgroups."""
+    broker = instance.broker
+    return [pid for pid in instance.sandbox_processes() if parent_of(pid) == broker]
+
+
 def cgroup_hierarchies():
     base = pathlib.Path("/sys/fs/cgroup")
     if (base / "cgroup.controllers").exists():
