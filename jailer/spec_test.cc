@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,6 +42,11 @@ void fillGood(JailSpec::Builder spec) {
   image[0].setDirectory(true);
   image[1].setWhere("usr");
   image[1].setDirectory(true);
+}
+
+// All of it: a std::string converts by c_str().
+kj::StringPtr whole(const std::string& text) {
+  return {text.data(), text.size()};
 }
 
 std::string wrong(const Change& change) {
@@ -165,6 +171,77 @@ TEST(JailSpecTest, OptionsAreWords) {
   EXPECT_EQ(wrongMount([](auto m) { m.initOptions(9); }), "mount");
 }
 
+TEST(JailSpecTest, LinksHaveATargetOfPlainNames) {
+  auto link = [](const std::string& target) {
+    return wrongMount([&](auto m) {
+      m.setKind(MountKind::LINK);
+      m.setWhere("dev/fd");
+      m.setTarget(whole(target));
+    });
+  };
+  EXPECT_EQ(link("/proc/self/fd"), "");
+  for (const std::string& bad :
+       {std::string(), std::string("a b"), std::string("a\nb"), std::string(129, 'a'),
+        std::string("a\0b", 3), std::string("a\xff")}) {
+    EXPECT_EQ(link(bad), "mount") << bad;
+  }
+}
+
+// Text may hold a NUL in the middle, where a C string ends: what is checked would
+// be another than what is used.
+TEST(JailSpecTest, NoTextHidesBehindANul) {
+  const std::string hidden("dev\0/../../etc", 14);
+  EXPECT_EQ(wrong([&](auto s) { s.setHostname(whole(hidden)); }), "hostname");
+  EXPECT_EQ(wrongMount([&](auto m) { m.setWhere(whole(hidden)); }), "mount");
+  EXPECT_EQ(wrongMount([&](auto m) {
+              m.setKind(MountKind::DEVICE);
+              m.setWhere(whole(std::string("dev/null\0", 9)));
+            }),
+            "mount");
+  EXPECT_EQ(wrongMount([&](auto m) { m.initOptions(1)[0].setKey(whole(hidden)); }), "mount");
+  EXPECT_EQ(wrongMount([&](auto m) {
+              auto option = m.initOptions(1)[0];
+              option.setKey("size");
+              option.setValue(whole(std::string("1\0002", 3)));
+            }),
+            "mount");
+}
+
+// The steps read it again and again, and nobody catches there: the longest that
+// is accepted must be far from the limit of what may be read.
+TEST(JailSpecTest, TheLongestCanBeReadManyTimes) {
+  capnp::MallocMessageBuilder message;
+  auto spec = message.initRoot<JailSpec>();
+  fillGood(spec);
+  spec.setHostname(std::string(64, 'h'));
+  auto mounts = spec.initMounts(MAX_MOUNTS);
+  for (auto mount : mounts) {
+    mount.setKind(MountKind::TMPFS);
+    mount.setWhere(std::string(128, 'w'));
+    auto options = mount.initOptions(8);
+    for (auto option : options) {
+      option.setKey(std::string(32, 'k'));
+      option.setValue(std::string(32, 'v'));
+    }
+  }
+  // Too long for the jailer as it stands; a hostile writer lets pointers share.
+  auto words = capnp::messageToFlatArray(message);
+  capnp::ReaderOptions options;
+  options.traversalLimitInWords = 8 * MAX_SPEC_BYTES / sizeof(capnp::word);
+  capnp::FlatArrayMessageReader reader(words, options);
+  auto read = reader.getRoot<JailSpec>();
+  ASSERT_EQ(whatIsWrong(read), nullptr);
+  size_t bytes = 0;
+  // As mounts.cc does: three times the place, twice each option.
+  for (auto mount : read.getMounts()) {
+    for (int i = 0; i < 3; ++i) bytes += mount.getWhere().size();
+    for (auto option : mount.getOptions()) {
+      bytes += 2 * option.getValue().size() + option.getValue().size() + option.getKey().size();
+    }
+  }
+  EXPECT_GT(bytes, 100'000u);
+}
+
 // ---- the program itself, given what it must refuse
 
 class JailerTest : public ::testing::Test {
@@ -236,9 +313,67 @@ TEST_F(JailerTest, ASpecThatCouldStillChangeIsRefused) {
   auto words = capnp::messageToFlatArray(message);
   expectRefused(memfd(words.asBytes(), 0), EPERM);
   expectRefused(memfd(words.asBytes(), F_SEAL_SHRINK | F_SEAL_GROW), EPERM);
-  kj::AutoCloseFd file(open("/dev/null", O_RDWR | O_CLOEXEC));
-  Report report = run(file);
-  EXPECT_EQ(report.kind, Report::kFailed);
+  // Each seal but one.
+  for (int missing : {F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE}) {
+    expectRefused(memfd(words.asBytes(), kSealed & ~missing), EPERM);
+  }
+  // F_SEAL_FUTURE_WRITE leaves the writable mappings that there are.
+  constexpr int kFutureWrite = 0x10;
+  expectRefused(memfd(words.asBytes(), F_SEAL_SHRINK | F_SEAL_GROW | kFutureWrite), EPERM);
+}
+
+// Nothing else can be sealed: a file, a device, a directory, a socket, a pipe.
+TEST_F(JailerTest, ASpecThatIsNoMemfdIsRefused) {
+  int ends[2], pair[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  kj::AutoCloseFd readEnd(ends[0]), writeEnd(ends[1]);
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  kj::AutoCloseFd one(pair[0]), other(pair[1]);
+  kj::AutoCloseFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  kj::AutoCloseFd directory(open("/", O_RDONLY | O_CLOEXEC));
+  kj::AutoCloseFd path(open("/", O_PATH | O_CLOEXEC));
+  kj::AutoCloseFd file(open(program_.c_str(), O_RDONLY | O_CLOEXEC));
+  for (int fd : {readEnd.get(), writeEnd.get(), one.get(), null.get(), directory.get(), path.get(),
+                 file.get()}) {
+    Report report = run(fd);
+    EXPECT_EQ(report.kind, Report::kFailed);
+    EXPECT_STREQ(stepName(static_cast<Step>(report.step)), "spec");
+  }
+}
+
+// A good message, cut at every word, and one that claims more than is there.
+TEST_F(JailerTest, ATruncatedSpecIsRefused) {
+  capnp::MallocMessageBuilder message;
+  fillGood(message.initRoot<JailSpec>());
+  auto words = capnp::messageToFlatArray(message);
+  for (size_t keep = 1; keep < words.size(); ++keep) {
+    Report report = run(memfd(words.slice(0, keep).asBytes(), kSealed));
+    EXPECT_EQ(report.kind, Report::kFailed) << keep;
+    EXPECT_STREQ(stepName(static_cast<Step>(report.step)), "spec") << keep;
+  }
+}
+
+// Pointers to themselves, lists of nothing without end, far pointers in a ring.
+TEST_F(JailerTest, PointerBombsAreRefused) {
+  auto bomb = [&](std::vector<uint64_t> segment) {
+    std::vector<uint64_t> words = {segment.size() << 32};  // one segment, so many words
+    words.insert(words.end(), segment.begin(), segment.end());
+    auto bytes = kj::arrayPtr(reinterpret_cast<const kj::byte*>(words.data()), words.size() * 8);
+    Report report = run(memfd(bytes, kSealed));
+    EXPECT_EQ(report.kind, Report::kFailed);
+    EXPECT_STREQ(stepName(static_cast<Step>(report.step)), "spec");
+  };
+  // The root is a struct at itself: data and pointers of 65535 words.
+  bomb({0xffffffff00000000 | 0xfffffffc});
+  // A struct of 5 data words and 2 pointers (as a JailSpec is), whose list of
+  // mounts claims 2^29 - 1 elements of no size, then of 8 bytes.
+  for (uint64_t size : {0ull, 5ull, 6ull}) {
+    bomb({(uint64_t{2} << 48) | (uint64_t{5} << 32), 1, 0, 0, 0, 0, 0,
+          (uint64_t{0xfffffff8} << 32) | (size << 32) | 1});
+  }
+  // A far pointer to itself, and a double one.
+  bomb({(uint64_t{0} << 32) | 2});
+  bomb({(uint64_t{0} << 32) | 6});
 }
 
 TEST_F(JailerTest, GarbageIsRefusedBeforeAnyEffect) {
