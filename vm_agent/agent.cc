@@ -13,6 +13,8 @@
 #include <cstdio>
 #include <ctime>
 
+#include "vm_agent/tracers.h"
+
 namespace cordon::agent {
 
 namespace {
@@ -180,7 +182,7 @@ std::unique_ptr<Processes> Agent::makeProcesses(const LeafEntry& entry, Exec& ex
   if (config_->join == guest::JoinMode::SUBREAPER) {
     return makeSubreaperProcesses(loop_, subreapers_, exec.onMainEnd());
   }
-  return makeLeafProcesses(config_->join, entry.leaf, exec.onMainEnd());
+  return makeLeafProcesses(loop_, config_->join, entry.leaf, exec.onMainEnd());
 }
 
 void Agent::killExec(Stream& stream, uint32_t number) {
@@ -225,6 +227,10 @@ void Agent::reap() {
     pid_t pid = wait4(-1, &status, WNOHANG, &usage);
     if (pid < 0 && errno == EINTR) continue;
     if (pid <= 0) return;
+    if (WIFSTOPPED(status)) {
+      detachStopped(pid, status);
+      continue;
+    }
     bool known = false;
     for (auto& exec : execs_) known = known || exec->reaped(pid, status, usage);
     for (auto& left : leftOvers_) known = known || left.processes->reaped(pid, status, usage);

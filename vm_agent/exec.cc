@@ -302,12 +302,14 @@ uint64_t Exec::nextTimer() const {
   if (killing_) next = std::min(next, nextKill_);
   bool alive = state_ == State::kStarting || state_ == State::kRunning;
   if (alive && !killing_) next = std::min(next, deadline_);
+  if (processes_ != nullptr) next = std::min(next, processes_->nextCheck());
   return next;
 }
 
 void Exec::onTimer(uint64_t now, uint64_t killUntil) {
   bool alive = state_ == State::kStarting || state_ == State::kRunning;
   if (alive && now >= deadline_ && !killing_) kill(guest::KilledBy::DEADLINE);
+  if (now >= processes_->nextCheck()) processes_->check(now);
   if (killing_ && now >= nextKill_) pumpKill(now, killUntil);
 }
 

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "vm_agent/processes.h"
+#include "vm_agent/tracers.h"
 
 namespace cordon::agent {
 
@@ -66,12 +67,14 @@ std::optional<std::string> readAll(int fd) {
 
 class LeafProcesses final : public Processes {
  public:
-  LeafProcesses(guest::JoinMode join, std::shared_ptr<Leaf> leaf, OnMainEnd onMainEnd)
-      : join_(join), leaf_(std::move(leaf)), onMainEnd_(std::move(onMainEnd)) {}
+  LeafProcesses(Loop& loop, guest::JoinMode join, std::shared_ptr<Leaf> leaf, OnMainEnd onMainEnd)
+      : loop_(loop), join_(join), leaf_(std::move(leaf)), onMainEnd_(std::move(onMainEnd)) {}
 
   SpawnFailure spawn(const ChildPlan& given) override {
     if (leaf_->broken || leaf_->fds.empty()) return {guest::FailStep::CGROUP, EMFILE};
-    return join_ == guest::JoinMode::CGROUP_V2 ? spawnInto(given) : spawnJoining(given);
+    auto failure = join_ == guest::JoinMode::CGROUP_V2 ? spawnInto(given) : spawnJoining(given);
+    if (failure.error == 0) watchEnd();
+    return failure;
   }
 
   void signalMain(int signal) override {
@@ -89,7 +92,10 @@ class LeafProcesses final : public Processes {
       if (!pids) return false;
       if (pids->empty()) return main_ <= 0;
       killListed(*pids);
-      if (monotonicUs() >= until) return false;
+      uint64_t now = monotonicUs();
+      if (killBegan_ == 0) killBegan_ = now;
+      if (now - killBegan_ > kPatientKillUs) killTracersOf(*pids);
+      if (now >= until) return false;
       timespec dying = {0, 200 * 1000};
       nanosleep(&dying, nullptr);
     }
@@ -98,10 +104,17 @@ class LeafProcesses final : public Processes {
   bool reaped(pid_t pid, int status, const rusage& usage) override {
     if (pid != main_) return false;
     main_ = 0;
+    endFd_.reset();
+    endWatch_.reset();
     MainEnd end = {status, usage, 0};
     if (auto pids = list()) end.leftRunning = static_cast<uint32_t>(pids->size());
     onMainEnd_(end);
     return true;
+  }
+
+  uint64_t nextCheck() const override { return endWatch_ ? endWatch_->nextCheck() : UINT64_MAX; }
+  void check(uint64_t now) override {
+    if (endWatch_) endWatch_->check(now);
   }
 
   // What stays in the leaf is the cgroup's to know, not ours.
@@ -138,6 +151,21 @@ class LeafProcesses final : public Processes {
     }
     main_ = static_cast<pid_t>(pid);
     return {};
+  }
+
+  void watchEnd() {
+    endWatch_.emplace(main_, monotonicUs());
+    KJ_IF_MAYBE (fd, endWatch_->takeFd()) {
+      endFd_.emplace(loop_, kj::mv(*fd), [this](uint32_t) {
+        endFd_->watch(0);
+        endWatch_->ended(monotonicUs());
+      });
+      endFd_->watch(EPOLLIN);
+    }
+  }
+
+  static void killTracersOf(const std::vector<pid_t>& pids) {
+    for (size_t i = 0; i < std::min(pids.size(), kKillBatch); ++i) killTracers(pids[i]);
   }
 
   // The leaf's processes, sorted; none of a leaf that there never was or is no
@@ -196,17 +224,22 @@ class LeafProcesses final : public Processes {
     }
   }
 
+  Loop& loop_;
   guest::JoinMode join_;
   std::shared_ptr<Leaf> leaf_;
   OnMainEnd onMainEnd_;
   pid_t main_ = 0;
+  std::optional<EndWatch> endWatch_;  // while there is a main
+  std::optional<WatchedFd> endFd_;
+  uint64_t killBegan_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Processes> makeLeafProcesses(guest::JoinMode join, std::shared_ptr<Leaf> leaf,
+std::unique_ptr<Processes> makeLeafProcesses(Loop& loop, guest::JoinMode join,
+                                             std::shared_ptr<Leaf> leaf,
                                              Processes::OnMainEnd onMainEnd) {
-  return std::make_unique<LeafProcesses>(join, std::move(leaf), std::move(onMainEnd));
+  return std::make_unique<LeafProcesses>(loop, join, std::move(leaf), std::move(onMainEnd));
 }
 
 }  // namespace cordon::agent

@@ -52,14 +52,15 @@ class LeafTest : public testing::TestWithParam<guest::JoinMode> {
     int fd;
     KJ_SYSCALL(fd = open((v2 ? dir_ : procs()).c_str(), O_RDONLY | O_CLOEXEC));
     leaf_->fds.emplace_back(fd);
-    processes_ = makeLeafProcesses(GetParam(), leaf_, [](const MainEnd&) {});
+    processes_ = makeLeafProcesses(loop_, GetParam(), leaf_, [](const MainEnd&) {});
   }
-  ~LeafTest() override { std::filesystem::remove_all(dir_); }
+  ~LeafTest() noexcept override { std::filesystem::remove_all(dir_); }
 
   std::string procs() const { return dir_ + "/cgroup.procs"; }
   void list(const std::string& text) { std::ofstream(procs()) << text; }
   void list(pid_t pid) { list(std::to_string(pid) + "\n"); }
 
+  Loop loop_;
   std::string dir_;
   std::shared_ptr<Leaf> leaf_ = std::make_shared<Leaf>();
   std::unique_ptr<Processes> processes_;

@@ -44,6 +44,10 @@ class Processes {
   virtual bool reaped(pid_t pid, int status, const rusage& usage) = 0;
   // True when it must be kept after main's end, as long as it says so.
   virtual bool mustStay() const = 0;
+  // When check() wants to be called (monotonic us); UINT64_MAX: not at all.
+  virtual uint64_t nextCheck() const { return UINT64_MAX; }
+  // Looks after an end of main that nobody told.
+  virtual void check(uint64_t) {}
   // True when it found by itself that something is left to be killed.
   virtual bool wantsKill() const { return false; }
 };
@@ -56,7 +60,8 @@ struct Leaf {
 };
 
 // cgroup v1 and v2.
-std::unique_ptr<Processes> makeLeafProcesses(guest::JoinMode join, std::shared_ptr<Leaf> leaf,
+std::unique_ptr<Processes> makeLeafProcesses(Loop& loop, guest::JoinMode join,
+                                             std::shared_ptr<Leaf> leaf,
                                              Processes::OnMainEnd onMainEnd);
 
 }  // namespace cordon::agent

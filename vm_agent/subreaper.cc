@@ -17,6 +17,7 @@
 
 #include "ipc/fdpass.h"
 #include "vm_agent/descendants.h"
+#include "vm_agent/tracers.h"
 
 namespace cordon::agent {
 
@@ -37,15 +38,26 @@ class Subreaper {
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
     signals_ = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    endWatch_.emplace(main, monotonicUs());
+    endFd_ = endWatch_->takeFd();
   }
 
   [[noreturn]] void run() {
     for (;;) {
       bool childless = reap();
       if (childless && main_ == 0) _exit(0);
-      if (killing_) signalDescendants(SIGKILL, {});
-      pollfd fds[] = {{ordersOpen_ ? socket_ : -1, POLLIN, 0}, {signals_, POLLIN, 0}};
-      poll(fds, 2, killing_ ? 1 : -1);
+      uint64_t now = monotonicUs();
+      if (killing_) killAll(now);
+      if (endWatch_) endWatch_->check(now);
+      int endFd = -1;
+      KJ_IF_MAYBE (fd, endFd_) endFd = *fd;
+      pollfd fds[] = {
+          {ordersOpen_ ? socket_ : -1, POLLIN, 0}, {signals_, POLLIN, 0}, {endFd, POLLIN, 0}};
+      poll(fds, 3, timeoutMs(now));
+      if (fds[2].revents != 0) {
+        endWatch_->ended(monotonicUs());
+        endFd_ = nullptr;
+      }
       signalfd_siginfo info;
       while (read(signals_, &info, sizeof(info)) > 0) {
       }
@@ -68,9 +80,15 @@ class Subreaper {
         childless = pid < 0;
         break;
       }
+      if (WIFSTOPPED(status)) {
+        detachStopped(pid, status);
+        continue;
+      }
       if (pid == main_) {
         mainEnded = true;
         main_ = 0;
+        endWatch_.reset();
+        endFd_ = nullptr;
         end.status = status;
         end.usage = usage;
       }
@@ -81,6 +99,18 @@ class Subreaper {
       send(socket_, &end, sizeof(end), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     return childless;
+  }
+
+  void killAll(uint64_t now) {
+    if (killBegan_ == 0) killBegan_ = now;
+    signalDescendants(SIGKILL, {}, now - killBegan_ > kPatientKillUs);
+  }
+
+  int timeoutMs(uint64_t now) const {
+    if (killing_) return 1;
+    uint64_t next = endWatch_ ? endWatch_->nextCheck() : UINT64_MAX;
+    if (next == UINT64_MAX) return -1;
+    return next <= now ? 0 : static_cast<int>((next - now) / 1000 + 1);
   }
 
   void takeOrders() {
@@ -102,7 +132,10 @@ class Subreaper {
   int socket_;
   int signals_;
   pid_t main_;
+  std::optional<EndWatch> endWatch_;  // while there is a main
+  kj::Maybe<kj::AutoCloseFd> endFd_;
   bool killing_ = false;
+  uint64_t killBegan_ = 0;
   bool ordersOpen_ = true;
 };
 
