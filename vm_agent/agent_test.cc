@@ -300,6 +300,40 @@ TEST(Agent, HeadAndTailAreKept) {
   }
 }
 
+TEST(Agent, OutputInBulkIsExactAndNotCopied) {
+  std::string all;
+  for (int i = 1; i <= 1500000; ++i) all += std::to_string(i) + "\n";
+  TestAgent agent;
+  std::ofstream(agent.workDir() + "/all") << all;
+  // Both streams at once, in writes of all sizes, and a client that is late.
+  auto stream = agent.connect();
+  agent.announce(1);
+  stream->start(1, shell("dd if=all bs=64K status=none & dd if=all bs=100001 status=none >&2 & "
+                         "wait"));
+  ASSERT_TRUE(stream->waitStarted(1));
+  usleep(50000);
+  ASSERT_TRUE(stream->waitOver(1));
+  auto& out = (*stream)[1];
+  EXPECT_TRUE(out.text(0) == all);
+  EXPECT_TRUE(out.text(1) == all);
+  EXPECT_FALSE(out.overlapping);
+  EXPECT_EQ(out.dropped[0] + out.dropped[1] + out.left[0] + out.left[1], 0u);
+
+  // The thread's own: what is told of a process counts its dead children's too.
+  std::string pid = std::to_string(agent.pid());
+  auto readSoFar = [&]() {
+    return std::stoull(field(readFile("/proc/" + pid + "/task/" + pid + "/io"), "rchar"));
+  };
+  uint64_t before = readSoFar();
+  auto capped = shell("dd if=all bs=64K status=none");
+  capped.outputBytes = 8 << 20;
+  auto head = agent.run(capped);
+  EXPECT_TRUE(head.text(0) == all.substr(0, (8 << 20) - 32768) + all.substr(all.size() - 32768));
+  EXPECT_EQ(head.total[0], all.size());
+  // What is past the cap has to be read.
+  EXPECT_LT(readSoFar() - before, all.size() - (8 << 20) + (2 << 20));
+}
+
 TEST(Agent, OutputIsBytes) {
   TestAgent agent;
   auto out = agent.run(shell("printf '\\000\\377\\200\\n'"));

@@ -17,6 +17,8 @@ namespace {
 
 constexpr int kReadsPerTurn = 4;
 constexpr size_t kSmallestRead = 4096;
+// Less is copied: to move it costs as much.
+constexpr size_t kSmallestMove = 32 * 1024;
 
 uint64_t readableNow(int fd) {
   int bytes = 0;
@@ -117,6 +119,13 @@ OutputPipe::Turn OutputPipe::takeHead() {
   }
   size_t want = std::min<uint64_t>(guest::MAX_OUTPUT_CHUNK, account_.headRoom());
   want = std::min(want, std::max(room, kSmallestRead));
+  if (!draining_ && want >= kSmallestMove && readableNow(pipe_->get()) >= kSmallestMove) {
+    if (stream_->holdsMoved()) {
+      stream_->waitForRoom();
+      return Turn::kPaused;
+    }
+    if (moveHead(want)) return Turn::kMore;
+  }
   auto buffer = pool_.take();
   ssize_t got = read(pipe_->get(), buffer.get() + outputDataOffset(), limited(want));
   Turn turn = afterRead(got);
@@ -129,6 +138,19 @@ OutputPipe::Turn OutputPipe::takeHead() {
   account_.takeHead(bytes);
   stream_->sendPooled(std::move(buffer), outputFrameBytes(bytes));
   return turn;
+}
+
+// Much output goes from the program's pipe to the socket without being copied.
+bool OutputPipe::moveHead(size_t most) {
+  size_t moved = stream_->moveIn(pipe_->get(), most);
+  if (moved == 0) return false;
+  auto buffer = pool_.take();
+  finishOutputFrame(buffer.get(), exec_, which_, account_.total(), moved);
+  account_.takeHead(moved);
+  stream_->sendMoved(kj::arrayPtr(buffer.get(), outputDataOffset()), moved,
+                     outputFrameBytes(moved) - outputDataOffset() - moved);
+  pool_.give(std::move(buffer));
+  return true;
 }
 
 OutputPipe::Turn OutputPipe::takePastHead() {

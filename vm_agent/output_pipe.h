@@ -33,6 +33,7 @@ class OutputPipe {
   enum class Turn : uint8_t { kMore, kWait, kPaused, kDone };
   void pump();
   Turn takeHead();
+  bool moveHead(size_t most);
   Turn takePastHead();
   Turn afterRead(ssize_t got);
   size_t limited(size_t bytes) const;

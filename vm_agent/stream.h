@@ -20,6 +20,7 @@ struct Frame {
   size_t size = 0;
   size_t sent = 0;
   bool pooled = false;
+  size_t moved = 0;  // bytes of the stream's own pipe that follow these
 
   size_t memory() const;
 };
@@ -68,6 +69,14 @@ class Stream {
   void send(capnp::MessageBuilder& message);
   // A complete output frame in a buffer of the pool.
   void sendPooled(std::unique_ptr<kj::byte[]> buffer, size_t bytes);
+  // Takes up to `most` bytes out of a pipe without copying them; 0: none, since
+  // there are none, some are taken already, or it can't be done here. They are
+  // sent with the next sendMoved(), which must follow at once.
+  size_t moveIn(int pipe, size_t most);
+  // Moved bytes that are not sent yet.
+  bool holdsMoved() const { return held_ > 0; }
+  // A frame of which the moved bytes are the end. `padding`: zeros behind them.
+  void sendMoved(kj::ArrayPtr<const kj::byte> head, size_t moved, size_t padding);
   // Bytes that output may still queue.
   size_t room() const;
   // Asks for one onDrained when half of the room is back.
@@ -82,13 +91,23 @@ class Stream {
   void readFrames();
   void decode(kj::ArrayPtr<const capnp::word> frame);
   void push(Frame frame);
+  void pushBytes(kj::ArrayPtr<const kj::byte> bytes, size_t moved);
+  bool makePipe();
   void flush();
+  ssize_t sendBytes();
+  void sent(size_t bytes);
+  void popSent();
+  bool copyMoved(Frame& frame);
 
   FramePool& pool_;
   SendBudget& budget_;
   StreamOwner& owner_;
   WatchedFd socket_;
   ipc::FrameReader reader_;
+  // What was moved in: read end, write end. Only with output in bulk.
+  kj::AutoCloseFd movedOut_, movedIn_;
+  size_t held_ = 0;  // bytes in that pipe
+  bool mayMove_ = true;
   std::deque<Frame> queue_;
   size_t queued_ = 0;
   bool waiting_ = false;
