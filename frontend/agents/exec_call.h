@@ -184,10 +184,11 @@ class ExecCall final : private GuestSink,
   bool started_ = false, startedSent_ = false, discarding_ = false;
   OutputMessage pending_;
   std::deque<OutputMessage> full_;
-  std::deque<size_t> inFlight_;  // costs of what the reactor has
-  size_t held_ = 0;              // cost of all of it
-  // A read may add a buffer's worth to it.
-  static constexpr size_t kMostHeld = 256 * 1024;
+  std::deque<size_t> inFlight_;  // costs of what the reactor has; 0: not output
+  size_t outputsInFlight_ = 0;
+  size_t held_ = 0;  // cost of all of it
+  // A batch of GuestIo's may come on top of it.
+  static constexpr size_t kMostHeld = 512 * 1024;
   uint64_t writesDone_ = 0;
 
   // Input.

@@ -10,7 +10,7 @@
 namespace cordon::agents {
 namespace {
 
-// Writes given to gRPC: one under way and one to follow at once.
+// Output messages given to gRPC: one under way and a full one to follow at once.
 constexpr size_t kWritesAhead = 2;
 // Stdin held for a program, beyond which no request is read.
 constexpr size_t kMostStdin = 256 * 1024;
@@ -129,12 +129,18 @@ void ExecCall::sendStarted() {
 
 void ExecCall::send(grpc::ByteBuffer message, size_t cost) {
   inFlight_.push_back(cost);
+  if (cost > 0) ++outputsInFlight_;
   reactor_.write(message);
 }
 
+// Each message costs a way to gRPC's threads and back, so while one is under way
+// what comes is gathered.
 void ExecCall::sendOutput() {
-  while (inFlight_.size() < kWritesAhead && (!full_.empty() || !pending_.empty())) {
-    if (full_.empty()) full_.push_back(std::exchange(pending_, {}));
+  while (outputsInFlight_ < kWritesAhead && (!full_.empty() || !pending_.empty())) {
+    if (full_.empty()) {
+      if (outputsInFlight_ > 0 && !pending_.full()) return;
+      full_.push_back(std::exchange(pending_, {}));
+    }
     auto cost = full_.front().cost();
     send(full_.front().take(), cost);
     full_.pop_front();
@@ -153,6 +159,7 @@ void ExecCall::writeDone(size_t messages, bool ok) {
   writesDone_ += messages;
   for (; messages > 0; --messages) {
     held_ -= inFlight_.front();
+    if (inFlight_.front() > 0) --outputsInFlight_;
     inFlight_.pop_front();
   }
   if (!ok) discardOutput();

@@ -9,6 +9,10 @@ namespace {
 
 // Reads in a row before others on the loop get their turn.
 constexpr int kReadsPerTurn = 8;
+// A batch is complete with about so many bytes, or when there is nothing more to read.
+constexpr size_t kFullBatch = 192 * 1024;
+// A read of less than this is not followed by another, which would find nothing.
+constexpr size_t kShortRead = 16 * 1024;
 
 }  // namespace
 
@@ -36,12 +40,15 @@ kj::Promise<void> GuestIo::readLoop() {
       return paf.promise.then([this] { return readLoop(); });
     }
     auto space = stream_.space();
-    ssize_t n = recv(fd_, space.begin(), space.size(), MSG_DONTWAIT);
+    size_t most = kj::min(space.size(), kFullBatch - batch_);
+    ssize_t n = recv(fd_, space.begin(), most, MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) {
+      endBatch();
       return observer_.whenBecomesReadable().then([this] { return readLoop(); });
     }
     if (n <= 0) {  // end, or a reset, which is as good as one
+      endBatch();
       ended(GuestFault::kNone);
       return kj::READY_NOW;
     }
@@ -49,9 +56,17 @@ kj::Promise<void> GuestIo::readLoop() {
       ended(stream_.fault());
       return kj::READY_NOW;
     }
-    if (!closed_) owner_.onBatch();
+    batch_ += static_cast<size_t>(n);
+    if (static_cast<size_t>(n) < kShortRead || batch_ + kShortRead > kFullBatch) endBatch();
   }
+  endBatch();
   return kj::evalLater([this] { return readLoop(); });
+}
+
+void GuestIo::endBatch() {
+  if (batch_ == 0 || closed_) return;
+  batch_ = 0;
+  owner_.onBatch();
 }
 
 void GuestIo::resume() {

@@ -17,7 +17,7 @@ class GuestIo {
   class Owner {
    public:
     virtual ~Owner() noexcept(false) = default;
-    // Everything that one read brought was decoded.
+    // Everything that was there to be read, or much of it, was decoded.
     virtual void onBatch() = 0;
     // Nothing more comes: end of the stream, an error of it (both kNone), or a
     // violation of the protocol. Called once, never after close().
@@ -48,6 +48,7 @@ class GuestIo {
  private:
   kj::Promise<void> readLoop();
   kj::Promise<void> writeLoop();
+  void endBatch();
   bool flush();  // true: all of it is written (or nobody reads any more)
   void ended(GuestFault fault);
 
@@ -58,7 +59,8 @@ class GuestIo {
   bool paused_ = false, closed_ = false, writing_ = false;
   kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> resume_;
   std::deque<kj::Array<capnp::word>> frames_;
-  size_t sent_ = 0;  // of the first frame
+  size_t batch_ = 0;  // bytes decoded since the last onBatch()
+  size_t sent_ = 0;   // of the first frame
   size_t outboxBytes_ = 0;
   kj::Promise<void> reading_ = nullptr, writer_ = nullptr;
 };

@@ -13,7 +13,7 @@ namespace cordon::agents {
 class OutputMessage {
  public:
   // Full from here on; a piece may take it past that by its own size.
-  static constexpr size_t kFull = 192 * 1024;
+  static constexpr size_t kFull = 256 * 1024;
 
   bool empty() const { return slices_.empty(); }
   bool full() const { return bytes_ >= kFull; }
