@@ -31,7 +31,7 @@ class Meter {
 
   void take(size_t bytes) {
     last = Clock::now();
-    if (messages++ == 0) began = sliceBegan = last;
+    if (total == 0) began = sliceBegan = last;
     total += bytes;
     inSlice += bytes;
     if (inSlice < slice) return;
@@ -39,6 +39,7 @@ class Meter {
     inSlice = 0;
     sliceBegan = last;
   }
+  void setMessages(uint64_t number) { messages = number; }
   // From the first message to the last.
   double rate() const { return megabytesPerSecond(total, began, last); }
   uint64_t bytes() const { return total; }
@@ -120,6 +121,7 @@ Meter cordonOutput(const Context& context, Growth& growth) {
                                           "count=" + std::to_string(bytes), "status=none"}),
                          streams);
   requireSuccess(outcome);
+  meter.setMessages(outcome.outputMessages);
   if (meter.bytes() != bytes) {
     throw std::runtime_error("output: " + std::to_string(meter.bytes()) + " bytes came of " +
                              std::to_string(bytes));

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "frontend/cli/fd.h"
+#include "frontend/cli/output_reader.h"
 #include "frontend/cli/stdin_pump.h"
 #include "ipc/agent.grpc.pb.h"
 
@@ -137,7 +138,8 @@ void keepLibrary() {
   static_cast<void>(kept);
 }
 
-using Call = grpc::ClientReaderWriterInterface<v1::ExecRequest, v1::ExecResponse>;
+// Responses as they come: see output_reader.h.
+using Call = grpc::ClientReaderWriterInterface<v1::ExecRequest, grpc::ByteBuffer>;
 
 // The requests of one call: gRPC allows one write at a time.
 class Requests {
@@ -173,23 +175,33 @@ struct SignalDoor {
 // Reads responses until the stream ends. False: there was no result.
 bool receive(Call& call, const Streams& streams, Outcome& outcome) {
   Collector out(outcome.out, streams.collectCap), err(outcome.err, streams.collectCap);
+  auto deliver = [&](v1::OutputStream stream, uint64_t offset, std::string_view bytes) {
+    if (streams.onOutput) {
+      streams.onOutput(stream, offset, bytes);
+    } else {
+      (stream == v1::STDERR ? err : out).add(offset, bytes);
+    }
+  };
   bool gotResult = false;
+  grpc::ByteBuffer message;
   v1::ExecResponse response;
-  while (call.Read(&response)) {
+  while (call.Read(&message)) {
+    if (readOutput(message, deliver)) {
+      ++outcome.outputMessages;
+      continue;
+    }
+    if (!grpc::SerializationTraits<v1::ExecResponse>::Deserialize(&message, &response).ok()) {
+      throw ownError("INTERNAL", kBadResponse, "the service sent what is no response");
+    }
     switch (response.message_case()) {
       case v1::ExecResponse::kStarted:
         outcome.name = response.started().name();
         if (streams.onStarted) streams.onStarted(response.started());
         break;
-      case v1::ExecResponse::kOutput: {
-        const v1::Output& output = response.output();
-        if (streams.onOutput) {
-          streams.onOutput(output.stream(), output.offset(), output.data());
-        } else {
-          (output.stream() == v1::STDERR ? err : out).add(output.offset(), output.data());
-        }
+      case v1::ExecResponse::kOutput:
+        ++outcome.outputMessages;
+        deliver(response.output().stream(), response.output().offset(), response.output().data());
         break;
-      }
       case v1::ExecResponse::kResult:
         outcome.result = response.result();
         gotResult = true;
@@ -272,12 +284,11 @@ Outcome Client::Impl::converse(bool run, v1::ExecRequest first, const Streams& s
     context.set_deadline(std::chrono::system_clock::now() + streams.timeout);
   }
   std::stop_callback cancel(streams.stop, [&] { context.TryCancel(); });
-  std::unique_ptr<Call> call;
-  if (run) {
-    call = stub->Run(&context);
-  } else {
-    call = stub->Exec(&context);
-  }
+  // What the stub does, but for the type of what is read.
+  grpc::internal::RpcMethod method(run ? "/cordon.v1.Agents/Run" : "/cordon.v1.Agents/Exec",
+                                   grpc::internal::RpcMethod::BIDI_STREAMING);
+  using Calls = grpc::internal::ClientReaderWriterFactory<v1::ExecRequest, grpc::ByteBuffer>;
+  std::unique_ptr<Call> call(Calls::Create(channel.get(), method, &context));
   Requests requests(*call);
   requests.send(first);
 

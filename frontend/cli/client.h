@@ -49,6 +49,8 @@ inline constexpr const char* kNotReachable = "NOT_REACHABLE";
 inline constexpr const char* kStopped = "STOPPED_BY_CALLER";
 // The reason when a stream ended without a result.
 inline constexpr const char* kNoResult = "NO_RESULT";
+// The reason when what came is no message of the API.
+inline constexpr const char* kBadResponse = "BAD_RESPONSE";
 
 // CORDON_AGENTS ("unix:/path" or "/path"), or unix:/run/cordon/agents.sock.
 std::string agentsAddress();
@@ -74,7 +76,7 @@ struct Streams {
   std::optional<std::string> stdinBytes;
   int stdinFd = -1;
 
-  // Called for each chunk, in order, on the calling thread; a callback that
+  // Called for each chunk, or piece of one, in order, on the calling thread; a callback that
   // blocks stops the program's writes in the end (back-pressure). Null:
   // collected in Outcome.
   std::function<void(v1::OutputStream stream, uint64_t offset, std::string_view bytes)> onOutput;
@@ -98,7 +100,8 @@ struct Outcome {
   v1::Result result;
   std::string name;  // the sandbox's
   Collected out, err;
-  double totalMs = 0;  // of the whole call, our clock
+  uint64_t outputMessages = 0;  // of the service, that brought output
+  double totalMs = 0;           // of the whole call, our clock
 };
 
 class Client {
