@@ -60,9 +60,10 @@ class Plan {
 
   void addKernel() {
     // Of another uid's processes, the agent's above all, a program sees nothing.
+    // The agent sees everybody's, by its group, which no program has.
     add({.kind = MountKind::PROC,
          .where = "proc",
-         .options = {{"hidepid", "invisible"}},
+         .options = {{"hidepid", "invisible"}, {"gid", hostId(ipc::kAgentGid)}},
          .noExec = true});
     add({.kind = MountKind::SYSFS, .where = "sys", .readOnly = true, .noExec = true});
   }
