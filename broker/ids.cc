@@ -190,10 +190,14 @@ kj::OneOf<ClaimedRange, IdRefusal> IdRegistry::claim(
       KJ_SYSCALL(unlinkat(dir_.get(), name.c_str(), 0), slot);
     }
     KJ_SYSCALL(symlinkat(recordPath.c_str(), dir_.get(), name.c_str()), slot);
-    KJ_ON_SCOPE_FAILURE(unlinkat(dir_.get(), name.c_str(), 0));
+    bool kept = false;
+    KJ_DEFER(if (!kept) unlinkat(dir_.get(), name.c_str(), 0));
     ClaimedRange range{slot, span_.first + slot * kIdsPerRange, kIdsPerRange};
     writeRecord(range);
-    KJ_REQUIRE(exists(recordPath), "the record was not written", recordPath);
+    if (!exists(recordPath)) {
+      return IdRefusal{rpc::Reason::STATE_FULL, "the record was not written"};
+    }
+    kept = true;
     next_ = slot;  // slot - 1 is its index: the next search begins behind it
     return range;
   }

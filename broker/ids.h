@@ -43,7 +43,9 @@ struct ClaimedRange {
 };
 
 struct IdRefusal {
-  rpc::Reason reason;  // idRangesExhausted, or hostLimit when the lock is busy
+  // idRangesExhausted; hostLimit when the lock is busy; stateFull when no record
+  // was written.
+  rpc::Reason reason;
   std::string detail;
 };
 
@@ -65,7 +67,7 @@ class IdRegistry {
   IdRegistry(const std::string& path, IdSpan span);
 
   // Takes a free or stale range, and calls `writeRecord` with it under the lock;
-  // if that throws, the claim is undone. `recordPath` is absolute. Looks at one
+  // if that throws or writes none, the claim is undone. `recordPath` is absolute. Looks at one
   // claim after the other (two system calls each) until one is free, which with
   // a span far larger than the sandboxes is the first.
   kj::OneOf<ClaimedRange, IdRefusal> claim(

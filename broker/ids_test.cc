@@ -105,7 +105,9 @@ TEST_F(IdsTest, AFailedRecordUndoesTheClaim) {
   IdRegistry ids(dir / "ids", small);
   for (int i = 0; i < 5; ++i) {
     EXPECT_ANY_THROW(ids.claim(record("x"), [](auto&) { KJ_FAIL_REQUIRE("disk full"); }));
-    EXPECT_ANY_THROW(ids.claim(record("x"), [](auto&) {}));  // wrote none
+    auto none = ids.claim(record("x"), [](auto&) {});  // wrote none
+    ASSERT_TRUE(none.is<IdRefusal>());
+    EXPECT_EQ(none.get<IdRefusal>().reason, rpc::Reason::STATE_FULL);
   }
   std::set<uint32_t> slots{claim(ids, record("a")), claim(ids, record("b")),
                            claim(ids, record("c"))};

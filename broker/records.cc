@@ -39,12 +39,23 @@ std::vector<std::string> namesIn(int dir) {
   return names;
 }
 
-void writeAll(int fd, kj::ArrayPtr<const kj::byte> bytes) {
+bool saysFull(int error) {
+  return error == ENOSPC || error == EDQUOT;
+}
+
+// errno when the disk is full, else 0.
+int writeAll(int fd, kj::ArrayPtr<const kj::byte> bytes) {
   while (bytes.size() > 0) {
-    ssize_t n;
-    KJ_SYSCALL(n = ::write(fd, bytes.begin(), bytes.size()));
+    ssize_t n = ::write(fd, bytes.begin(), bytes.size());
+    if (n < 0) {
+      int error = errno;
+      if (error == EINTR) continue;
+      if (saysFull(error)) return error;
+      KJ_FAIL_SYSCALL("write", error);
+    }
     bytes = bytes.slice(static_cast<size_t>(n), bytes.size());
   }
+  return 0;
 }
 
 // At most one byte more than a record may have.
@@ -97,7 +108,7 @@ std::string Records::pathOf(const std::string& name) const {
   return path_ + "/" + name;
 }
 
-void Records::write(const SandboxRecord& given) {
+int Records::write(const SandboxRecord& given) {
   KJ_REQUIRE(isRecordName(given.name), "not a record's name", given.name);
   SandboxRecord record = given;
   if (record.bootId.empty()) record.bootId = currentBootId();
@@ -108,15 +119,24 @@ void Records::write(const SandboxRecord& given) {
     int error = errno;
     KJ_FAIL_SYSCALL("unlink", error, path_, temporary);
   }
-  int fd;
-  KJ_SYSCALL(fd = openat(dir_.get(), temporary.c_str(),
-                         O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600),
-             path_, temporary);
+  int fd = openat(dir_.get(), temporary.c_str(),
+                  O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd < 0) {
+    int error = errno;
+    if (saysFull(error)) return error;
+    KJ_FAIL_SYSCALL("open", error, path_, temporary);
+  }
   kj::AutoCloseFd owned(fd);
-  KJ_ON_SCOPE_FAILURE(unlinkat(dir_.get(), temporary.c_str(), 0));
-  writeAll(fd, bytes);
-  KJ_SYSCALL(renameat(dir_.get(), temporary.c_str(), dir_.get(), record.name.c_str()), path_,
-             record.name);
+  bool renamed = false;
+  KJ_DEFER(if (!renamed) unlinkat(dir_.get(), temporary.c_str(), 0));
+  if (int error = writeAll(fd, bytes)) return error;
+  if (renameat(dir_.get(), temporary.c_str(), dir_.get(), record.name.c_str()) < 0) {
+    int error = errno;
+    if (saysFull(error)) return error;
+    KJ_FAIL_SYSCALL("rename", error, path_, record.name);
+  }
+  renamed = true;
+  return 0;
 }
 
 Records::Found Records::read(const std::string& name) const {

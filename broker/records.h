@@ -70,8 +70,9 @@ class Records {
 
   // Absolute name of a record's file, existing or not.
   std::string pathOf(const std::string& name) const;
-  // Writes or replaces. Throws (kj, with errno).
-  void write(const SandboxRecord& record);
+  // Writes or replaces; errno when the disk is full, 0 = written. Any other
+  // failure throws (kj, with errno). Nothing changes then.
+  [[nodiscard]] int write(const SandboxRecord& record);
   // Null when there is none.
   kj::Maybe<Found> load(const std::string& name) const;
   // Every entry with a record's name, in order. Others are named in `strange`

@@ -63,6 +63,8 @@ enum Reason {
   # A profile was asked for of a runtime that puts none on (`host`).
   unsupported @25;
   # The runtime can't do what `subject` asks for.
+  stateFull @26;
+  # The disk of the broker's state directory is full: the record can't be written.
 }
 
 struct Status {

@@ -344,7 +344,9 @@ kj::Promise<Creation::Result> Creation::awaitAgent(Job& job) {
 kj::Promise<Creation::Result> Creation::becomeReady(Job& job) {
   auto& sandbox = *job.sandbox;
   sandbox.entry.state = rpc::SandboxState::READY;
-  services_.ledger.update(sandbox.entry);
+  KJ_IF_MAYBE (refused, services_.ledger.update(sandbox.entry)) {
+    return Result(kj::mv(*refused));
+  }
   sandbox.watch = KJ_ASSERT_NONNULL(sandbox.init)
                       ->onExit()
                       .then([&sandbox](ExitStatus&& status) {

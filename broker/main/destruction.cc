@@ -294,7 +294,9 @@ kj::Promise<void> Destruction::giveBack(Attempt& a) {
     }
   }
   sandbox.entry.left = a.receipt.left;
-  services_.ledger.update(sandbox.entry);
+  KJ_IF_MAYBE (refused, services_.ledger.update(sandbox.entry)) {
+    spdlog::warn("{}: what is left is not in its record: {}", sandbox.name(), refused->detail);
+  }
   return kj::READY_NOW;
 }
 

@@ -27,6 +27,7 @@ rpc::Code codeOf(rpc::Reason reason) {
     case rpc::Reason::TOO_MANY_EXECS:
     case rpc::Reason::HOST_LIMIT:
     case rpc::Reason::ID_RANGES_EXHAUSTED:
+    case rpc::Reason::STATE_FULL:
       return rpc::Code::RESOURCE_EXHAUSTED;
     case rpc::Reason::RUNTIME_NOT_ALLOWED:
     case rpc::Reason::IMAGE_REFUSED:

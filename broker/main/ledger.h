@@ -17,7 +17,8 @@ class Ledger {
   // Claims a range when `wantIds` (host-wide) and writes the record, as one
   // step: the record's id fields are filled in. Nothing is left when refused.
   virtual kj::Maybe<Failure> open(SandboxRecord& record, bool wantIds) = 0;
-  virtual void update(const SandboxRecord& record) = 0;
+  // Refused: what was written before is there still.
+  virtual kj::Maybe<Failure> update(const SandboxRecord& record) = 0;
   // Gives the range back and removes the record; what could not be. Idempotent.
   virtual std::vector<LeftOver> close(const SandboxRecord& record) = 0;
   // Records that are there, also those that can't be read.

@@ -178,8 +178,9 @@ class LedgerDouble final : public Ledger {
     record.idCount = 65536;
     return nullptr;
   }
-  void update(const SandboxRecord& record) override {
+  kj::Maybe<Failure> update(const SandboxRecord& record) override {
     script_.say("ledger.update " + std::to_string(record.left.size()));
+    return nullptr;
   }
   std::vector<LeftOver> close(const SandboxRecord&) override {
     script_.say("ledger.close");

@@ -18,25 +18,25 @@ class RecordLedger final : public Ledger {
       : records_(directory), ids_(kj::mv(ids)) {}
 
   kj::Maybe<Failure> open(SandboxRecord& record, bool wantIds) override {
-    if (!wantIds) {
-      records_.write(record);
-      return nullptr;
-    }
+    if (!wantIds) return write(record);
+    kj::Maybe<Failure> full;
     KJ_IF_MAYBE (ids, ids_) {
       auto claimed = ids->claim(records_.pathOf(record.name), [&](const ClaimedRange& range) {
         record.idSlot = range.slot;
         record.idFirst = range.first;
         record.idCount = range.count;
-        records_.write(record);
+        full = write(record);
       });
       if (claimed.is<ClaimedRange>()) return nullptr;
+      record.idSlot = record.idFirst = record.idCount = 0;
+      if (full != nullptr) return full;
       auto& why = claimed.get<IdRefusal>();
       return failure(why.reason, why.detail);
     }
     return failure(rpc::Reason::RUNTIME_UNAVAILABLE, "only root has id ranges to give");
   }
 
-  void update(const SandboxRecord& record) override { records_.write(record); }
+  kj::Maybe<Failure> update(const SandboxRecord& record) override { return write(record); }
 
   std::vector<LeftOver> close(const SandboxRecord& record) override {
     std::vector<LeftOver> left;
@@ -74,6 +74,15 @@ class RecordLedger final : public Ledger {
   }
 
  private:
+  kj::Maybe<Failure> write(const SandboxRecord& record) {
+    int error = records_.write(record);
+    if (error == 0) return nullptr;
+    auto full = failure(rpc::Reason::STATE_FULL,
+                        "the disk of the service's state is full: no record, no sandbox", error);
+    full.subject = "record";
+    return kj::Maybe<Failure>(kj::mv(full));
+  }
+
   Records records_;
   kj::Maybe<IdRegistry> ids_;
 };
