@@ -51,7 +51,7 @@ struct Field {
 kj::Maybe<LimitRefusal> check(const Field& f) {
   if (f.asked == 0) return nullptr;
   if (f.asked < f.minimum) {
-    return LimitRefusal{rpc::Reason::LIMIT_ZERO, f.name, f.minimum,
+    return LimitRefusal{rpc::Reason::LIMIT_TOO_LOW, f.name, f.minimum,
                         std::string(f.name) + " must be at least " + std::to_string(f.minimum)};
   }
   if (f.asked > f.ceiling) {

@@ -107,7 +107,7 @@ TEST(Limits, TooSmallNamesTheFieldAndItsMinimum) {
   };
   for (auto& c : cases) {
     auto refusal = refused(c.fill);
-    EXPECT_EQ(refusal.reason, rpc::Reason::LIMIT_ZERO) << c.subject;
+    EXPECT_EQ(refusal.reason, rpc::Reason::LIMIT_TOO_LOW) << c.subject;
     EXPECT_EQ(refusal.subject, c.subject);
     EXPECT_EQ(refusal.limit, c.minimum) << c.subject;
   }

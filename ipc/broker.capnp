@@ -23,8 +23,8 @@ enum Code {
 
 enum Reason {
   none @0;
-  limitZero @1;
-  # A limit of 0 was asked for explicitly, or one below the useful minimum.
+  limitTooLow @1;
+  # Below the useful minimum; `limit` has it.
   limitTooHigh @2;
   # Over the host's ceiling; `limit` has the ceiling.
   scratchExceedsMemory @3;

@@ -91,7 +91,7 @@ TEST_F(BrokerTest, RefusesWhatIsWrongAndLeavesNothing) {
   auto same = [](rpc::SandboxSpec::Builder) {};
   EXPECT_EQ(refused(same, "firecracker"), rpc::Reason::UNKNOWN_RUNTIME);
   EXPECT_EQ(refused(same, "ho st"), rpc::Reason::BAD_NAME);
-  EXPECT_EQ(refused([](auto s) { s.initLimits().setMemoryBytes(1); }), rpc::Reason::LIMIT_ZERO);
+  EXPECT_EQ(refused([](auto s) { s.initLimits().setMemoryBytes(1); }), rpc::Reason::LIMIT_TOO_LOW);
   EXPECT_EQ(refused([](auto s) { s.initLimits().setMemoryBytes(uint64_t{1} << 60); }),
             rpc::Reason::LIMIT_TOO_HIGH);
   EXPECT_EQ(refused([](auto s) {

@@ -9,7 +9,7 @@ namespace cordon::broker {
 namespace {
 rpc::Code codeOf(rpc::Reason reason) {
   switch (reason) {
-    case rpc::Reason::LIMIT_ZERO:
+    case rpc::Reason::LIMIT_TOO_LOW:
     case rpc::Reason::LIMIT_TOO_HIGH:
     case rpc::Reason::SCRATCH_EXCEEDS_MEMORY:
     case rpc::Reason::UNKNOWN_RUNTIME:

@@ -137,6 +137,13 @@ def test_a_limit_of_zero_or_less(api, field, value):
     assert error.reason == ("LIMIT_ZERO" if value == 0 else "LIMIT_NEGATIVE"), error
 
 
+@pytest.mark.parametrize("field", ["memory_bytes", "pids", "cpu_millis", "cpu_time_ms", "wall_ms",
+                                   "files", "disk_bytes", "tmp_bytes", "shm_bytes"])
+def test_a_limit_below_what_is_of_any_use(api, field):
+    error = refused(api.acquire, limits={field: 1})
+    assert (error.code, error.reason) == ("INVALID_ARGUMENT", "LIMIT_TOO_LOW"), error
+
+
 # A host has no largest file size unless its own RLIMIT_FSIZE says so.
 @pytest.mark.parametrize("field", [f for f in LIMIT_FIELDS if f != "file_size_bytes"])
 def test_a_limit_over_the_hosts(api, field):
