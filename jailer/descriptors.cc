@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,6 +20,23 @@ void fail(Step step, int error, uint32_t detail) {
   ssize_t ignored = write(kStatusFd, &report, sizeof(report));
   static_cast<void>(ignored);
   _exit(1);
+}
+
+namespace {
+// The child has what its parent wrote.
+Report g_times;
+}  // namespace
+
+void done(Step step) {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  g_times.ends[static_cast<uint32_t>(step)] =
+      static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+void reportDone() {
+  g_times.kind = Report::kDone;
+  require(Step::kExec, write(kStatusFd, &g_times, sizeof(g_times)));
 }
 
 void closeUnnamed() {

@@ -9,15 +9,20 @@ namespace {
 
 [[noreturn]] void run() {
   // ---- The host's root, one thread, in the host's namespaces.
+  done(Step());
   // First: what was inherited by mistake must not come any further.
   closeUnnamed();
+  done(Step::kDescriptors);
   // Wholly, before the first effect: a bad spec leaves nothing.
   auto spec = readSpec();
+  done(Step::kSpec);
   // Before anything is allocated for the sandbox, so that it is charged to it;
   // v2 is joined at birth, in becomeInit().
   joinCgroups(spec);
+  done(Step::kCgroup);
   // While we still have a /proc that names our children.
   auto prepared = prepareNamespaces(spec);
+  done(Step::kUserNamespace);
   becomeInit(spec);
 
   // ---- Pid 1 of the sandbox, still the host's root: the namespaces belong to
@@ -25,19 +30,27 @@ namespace {
   enterCgroupNamespace(spec);
   // sysfs shows the network namespace of whoever mounts it.
   enterNetwork(prepared);
+  done(Step::kNamespaces);
   buildRoot(spec, prepared);
+  done(Step::kMounts);
   setHostname(spec);
+  done(Step::kHostname);
   // After the last use of the host's tree: from here no path leads there.
   enterRoot();
+  done(Step::kPivot);
   // Raising one needs the host's root, and this only lowers.
   setLimits(spec);
   isolateCore(spec);
+  done(Step::kLimits);
 
   // ---- Here the host's root ends: user namespace, ids, capabilities.
   becomeAgent(spec, prepared);
   closeAllButTheAgents();
+  done(Step::kIdentity);
   // Last: nothing above has to be in the agent's list of calls.
   installFilter();
+  done(Step::kFilter);
+  reportDone();
   execAgent();
 }
 

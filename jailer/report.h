@@ -32,6 +32,8 @@ enum class Step : uint32_t {
   kExec,
 };
 
+constexpr uint32_t kSteps = static_cast<uint32_t>(Step::kExec) + 1;
+
 constexpr const char* stepName(Step step) {
   constexpr const char* kNames[] = {
       "?",      "descriptors", "spec",  "cgroup", "user namespace", "namespaces", "owners",
@@ -41,16 +43,19 @@ constexpr const char* stepName(Step step) {
 }
 
 // One write each, smaller than PIPE_BUF. kBorn comes first, then either kFailed
-// or, when the agent runs, the end of the pipe (it is CLOEXEC).
+// or kDone and, when the agent runs, the end of the pipe (it is CLOEXEC).
 struct Report {
   static constexpr uint32_t kMagic = 0x6a61696c;
-  enum Kind : uint32_t { kBorn = 1, kFailed = 2 };
+  enum Kind : uint32_t { kBorn = 1, kFailed = 2, kDone = 3 };
   uint32_t magic = kMagic;
   uint32_t kind = 0;
   int32_t pid = 0;      // kBorn: the sandbox's init, a child of the jailer's parent
   uint32_t step = 0;    // kFailed
   int32_t error = 0;    // kFailed: errno
   uint32_t detail = 0;  // kFailed in kMounts, kOwners: which of the list, from 0
+  // kDone: when each step had been done, in CLOCK_MONOTONIC's nanoseconds; [0]
+  // when the jailer began.
+  uint64_t ends[kSteps] = {};
 };
 
 }  // namespace cordon::jailer

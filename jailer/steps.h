@@ -14,6 +14,10 @@ namespace cordon::jailer {
 // process: namespaces, mounts and detached trees have no other holder.
 [[noreturn]] void fail(Step step, int error, uint32_t detail = 0);
 
+// For the record of what each step cost.
+void done(Step step);
+void reportDone();
+
 // For system calls: -1 and errno.
 template <typename T>
 T require(Step step, T result, uint32_t detail = 0);

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "broker/cgroups.h"
@@ -90,6 +91,8 @@ struct CreateFailure {
 // A started sandbox: its init, whose death ends it.
 struct Started {
   kj::Own<broker::Child> init;
+  // What its making was made of, in order, for the log: name and nanoseconds.
+  std::vector<std::pair<std::string, int64_t>> steps = {};
 };
 
 class Runtime {

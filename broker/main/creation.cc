@@ -308,12 +308,14 @@ kj::Promise<Creation::Result> Creation::startRuntime(Job& job) {
   }
   request.control = KJ_ASSERT_NONNULL(sandbox.control)->takeAgentEnd();
   sandbox.runtimeUsed = true;
-  return sandbox.runtime->create(kj::mv(request)).then([&sandbox](auto&& answer) -> Result {
+  return sandbox.runtime->create(kj::mv(request)).then([&job, &sandbox](auto&& answer) -> Result {
     if (answer.template is<runtimes::CreateFailure>()) {
       auto& why = answer.template get<runtimes::CreateFailure>();
       return failure(why.reason, why.detail, why.error);
     }
-    sandbox.init = kj::mv(answer.template get<runtimes::Started>().init);
+    auto& started = answer.template get<runtimes::Started>();
+    for (auto& [name, ns] : started.steps) job.times.part(sandbox.entry.runtime + "/" + name, ns);
+    sandbox.init = kj::mv(started.init);
     return nullptr;
   });
 }

@@ -7,6 +7,7 @@
 #include <spdlog/spdlog.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtimes/jail/jail_spec.h"
@@ -36,6 +37,12 @@ kj::AutoCloseFd detachedTree(const std::string& path) {
   return kj::AutoCloseFd(fd);
 }
 
+uint64_t monotonicNs() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
 }  // namespace
 
 JailCreate::JailCreate(broker::Children& children, kj::Timer& timer, const JailOptions& options,
@@ -49,7 +56,9 @@ JailCreate::JailCreate(broker::Children& children, kj::Timer& timer, const JailO
 kj::Promise<JailCreate::Result> JailCreate::run() {
   auto fault = kj::runCatchingExceptions([&]() {
     hold_ = children_.holdStrays();
+    spawning_ = monotonicNs();
     jailer_ = start();
+    spawned_ = monotonicNs();
   });
   KJ_IF_MAYBE (exception, fault) {
     spdlog::error("{}: cordon-jailer could not be started: {}", request_.name,
@@ -125,6 +134,10 @@ bool JailCreate::take(const jailer::Report& report, ssize_t size) {
     born_ = report;
     return true;
   }
+  if (report.kind == jailer::Report::kDone && !done_) {
+    done_ = report;
+    return true;
+  }
   // The first is the cause of what follows: a child of the jailer, then itself.
   if (report.kind == jailer::Report::kFailed && failures_++ < kMostFailures) {
     if (!failed_) failed_ = report;
@@ -154,7 +167,7 @@ kj::Promise<JailCreate::Result> JailCreate::afterReports() {
                   "the agent ended at once with " + std::to_string(ended->code));
     }
     Result result;
-    result.init<Started>(Started{kj::mv(*init)});
+    result.init<Started>(Started{kj::mv(*init), steps()});
     return kj::mv(result);
   }
   return fail(rpc::Reason::RUNTIME_FAILED, "the init that the jailer named is no child of ours");
@@ -168,6 +181,25 @@ kj::Promise<void> JailCreate::endJailer() {
   kill(-jailer_->pid(), SIGKILL);
   // One that hangs in the kernel stays ours to reap, and is not waited for.
   return jailer_->onExit().ignoreResult().exclusiveJoin(timer_.afterDelay(kKilledJailerEnds));
+}
+
+std::vector<std::pair<std::string, int64_t>> JailCreate::steps() const {
+  std::vector<std::pair<std::string, int64_t>> steps;
+  if (!done_) return steps;
+  auto add = [&steps](std::string name, uint64_t from, uint64_t to) {
+    if (from != 0 && to >= from) steps.emplace_back(std::move(name), static_cast<int64_t>(to - from));
+  };
+  auto& ends = done_->ends;
+  add("spawn", spawning_, spawned_);
+  add("start", spawned_, ends[0]);
+  uint64_t last = ends[0];
+  for (uint32_t step = 1; step < jailer::kSteps; ++step) {
+    if (ends[step] == 0) continue;
+    add(jailer::stepName(static_cast<jailer::Step>(step)), last, ends[step]);
+    last = ends[step];
+  }
+  add("exec and word of it", last, monotonicNs());
+  return steps;
 }
 
 kj::Promise<JailCreate::Result> JailCreate::fail(rpc::Reason reason, std::string detail,

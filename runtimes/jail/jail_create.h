@@ -32,6 +32,7 @@ class JailCreate {
   bool take(const jailer::Report& report, ssize_t size);
   kj::Promise<Result> afterReports();
   kj::Promise<void> endJailer();
+  std::vector<std::pair<std::string, int64_t>> steps() const;
   kj::Promise<Result> fail(rpc::Reason reason, std::string detail, int error = 0);
 
   broker::Children& children_;
@@ -45,9 +46,10 @@ class JailCreate {
   kj::Own<broker::Child> jailer_;
   kj::Maybe<kj::Own<broker::Child>> init_;
   static constexpr unsigned kMostFailures = 2;
-  std::optional<jailer::Report> born_, failed_;
+  std::optional<jailer::Report> born_, failed_, done_;
   unsigned failures_ = 0;
   bool garbled_ = false;
+  uint64_t spawning_ = 0, spawned_ = 0;
 };
 
 }  // namespace cordon::runtimes
