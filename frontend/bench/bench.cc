@@ -21,8 +21,10 @@ struct Group {
 };
 
 constexpr Group kGroups[] = {
-    {"exec", measureExec},     {"cold", measureCold}, {"memory", measureMemory},
-    {"output", measureOutput}, {"rest", measureRest},
+    {"jail", measureJail},     {"rate", measureRate},     {"scale", measureScale},
+    {"steps", measureSteps},   {"exec", measureExec},     {"cold", measureCold},
+    {"memory", measureMemory}, {"output", measureOutput}, {"rest", measureRest},
+    {"cycles", measureCycles},
 };
 
 std::string siblingLibexec() {
@@ -96,10 +98,60 @@ Row unmeasured(std::string name, std::string unit, std::string target, std::stri
   return row;
 }
 
-client::v1::SandboxSpec runcSandbox() {
+Row withBaseline(Row row, std::string name, double baseline) {
+  row.baselineName = std::move(name);
+  row.baseline = baseline;
+  return row;
+}
+
+client::v1::SandboxSpec sandboxOf(const std::string& runtime) {
   client::v1::SandboxSpec spec;
-  spec.set_runtime("runc");
+  spec.set_runtime(runtime);
   return spec;
+}
+
+std::string whyNotOffered(const Context& context, const std::string& runtime) {
+  const auto offered = context.client.runtimes();
+  for (const auto& info : offered.runtimes()) {
+    if (info.name() == runtime) return info.available() ? "" : info.reason();
+  }
+  return "the service has no runtime " + runtime;
+}
+
+std::string whyNoRawRunc(const Context& context) {
+  if (geteuid() != 0) return "raw runc needs root";
+  if (context.runc.empty()) return "there is no runc";
+  return "";
+}
+
+std::unique_ptr<Coprocess> startRawRunc(const Context& context) {
+  return std::make_unique<Coprocess>(
+      std::vector<std::string>{context.libexec + "/bench/raw-runc", context.runc,
+                               context.libexec + "/bench/container-init"});
+}
+
+std::unique_ptr<Coprocess> startSpawnFloor(const Context& context) {
+  return std::make_unique<Coprocess>(
+      std::vector<std::string>{context.libexec + "/bench/spawn-floor", kProgram});
+}
+
+LiveSandbox::LiveSandbox(client::Client& owner, const std::string& runtime) : client(owner) {
+  id = client.acquire(sandboxOf(runtime)).id();
+}
+
+LiveSandbox::~LiveSandbox() {
+  try {
+    client.release(id);
+  } catch (const client::ApiError&) {
+  }
+}
+
+double LiveSandbox::exec() {
+  auto start = std::chrono::steady_clock::now();
+  client::Outcome outcome = client.exec(id, client::command({kProgram}));
+  double elapsed = millisecondsSince(start);
+  requireSuccess(outcome);
+  return elapsed;
 }
 
 void requireSuccess(const client::Outcome& outcome) {

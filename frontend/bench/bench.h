@@ -27,7 +27,9 @@ struct Options {
   std::string libexec;            // "" = libexec/cordon beside this program's bin
   std::string runc;               // "" = the first in the usual places
   std::vector<std::string> only;  // groups (groupNames()); empty = all
-  unsigned samples = 100;         // of each row of times
+  unsigned samples = 300;         // of each row of times
+  unsigned cycles = 0;            // of the group `cycles`, which is left out at 0
+  std::string log;                // of the service, for the group `steps`; "" = left out
   uint64_t outputBytes = 4'000'000'000;
 };
 
@@ -57,7 +59,6 @@ struct Report {
 
 using Progress = std::function<void(std::string_view line)>;
 
-// "exec", "cold", "memory", "output", "rest"
 const std::vector<std::string>& groupNames();
 
 Report measure(const Options& options, const Progress& progress);

@@ -96,7 +96,7 @@ class Growth {
 
 Meter cordonOutput(const Context& context, Growth& growth) {
   const uint64_t bytes = context.options.outputBytes;
-  v1::SandboxSpec sandbox = runcSandbox();
+  v1::SandboxSpec sandbox = sandboxOf("");
   sandbox.mutable_limits()->set_output_bytes(static_cast<int64_t>(bytes));
   sandbox.mutable_limits()->set_wall_ms(600'000);
   sandbox.mutable_limits()->set_cpu_time_ms(600'000);

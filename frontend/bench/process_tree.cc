@@ -95,6 +95,11 @@ uint64_t cpuTicks(pid_t pid) {
   return fields.size() > 12 ? std::stoull(fields[11]) + std::stoull(fields[12]) : 0;
 }
 
+uint64_t endedChildrensCpuTicks(pid_t pid) {
+  auto fields = statFields(pid);
+  return fields.size() > 14 ? std::stoull(fields[13]) + std::stoull(fields[14]) : 0;
+}
+
 uint64_t kernelKib() {
   uint64_t sum = 0;
   for (const char* name : {"Slab", "KernelStack", "PageTables", "Percpu", "Shmem"}) {

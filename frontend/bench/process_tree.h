@@ -22,6 +22,8 @@ uint64_t residentKib(pid_t pid);
 uint64_t proportionalKib(pid_t pid);
 // User and system time, in clock ticks of sysconf(_SC_CLK_TCK).
 uint64_t cpuTicks(pid_t pid);
+// Likewise, of the children that it has waited for, and of theirs.
+uint64_t endedChildrensCpuTicks(pid_t pid);
 
 // Memory that the kernel itself uses for processes, cgroups, mounts, sockets
 // and namespaces, and tmpfs: of the whole machine.

@@ -4,6 +4,7 @@
 
 #include "frontend/bench/bench.h"
 #include "frontend/bench/samples.h"
+#include "frontend/bench/step_lines.h"
 
 namespace cordon::bench {
 namespace {
@@ -66,6 +67,24 @@ TEST(Report, ARowThatCouldNotBeMeasuredHasNoNumbersAndIsNotMet) {
   EXPECT_TRUE(row["p50"].is_null());
   EXPECT_TRUE(row["ratio"].is_null());
   EXPECT_FALSE(allMet(report));
+}
+
+TEST(StepTable, TakesTheStepsOfTheBrokersLines) {
+  StepTable table;
+  table.add("2026-01-02T03:04:05.678 broker info sb-a: ready, owner 0, jail; ms: probe 0.012, "
+            "jailer/user namespace 0.345, ready 0.010 = 0.367 ms");
+  table.add("x broker info sb-a: destroyed (asked to), owner 0, 3 items; ms: mark 0.001 = 0.001 ms");
+  table.add("x broker info sb-b: ready, owner 0, jail; ms: probe 0.020 = 0.020 ms");
+  table.add("x broker warn sb-c: not created, owner 0, jail: r d; ms: probe 9.000 = 9.000 ms");
+  table.add("x broker info listening");
+  std::vector<std::pair<std::string, std::vector<double>>> expected = {
+      {"create: all", {0.367, 0.020}},
+      {"create: probe", {0.012, 0.020}},
+      {"create: jailer/user namespace", {0.345}},
+      {"create: ready", {0.010}},
+      {"destroy: all", {0.001}},
+      {"destroy: mark", {0.001}}};
+  EXPECT_EQ(table.steps(), expected);
 }
 
 TEST(Report, TableShowsTargetsMetAndMissed) {

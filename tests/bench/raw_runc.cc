@@ -31,6 +31,7 @@
 #include "jailer/seccomp.h"
 #include "runtimes/images.h"
 #include "runtimes/oci/bundle.h"
+#include "tests/bench/workspace.h"
 
 extern char** environ;
 
@@ -38,15 +39,12 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+using cordon::bench::fail;
 
 // Host ids behind cordon's own span, so that no sandbox has them.
 constexpr uint32_t kFirstId = 1946157056;
 constexpr uint32_t kIdCount = 65536;
 constexpr char kCgroupParent[] = "/cordon-bench";
-
-[[noreturn]] void fail(const std::string& what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
 
 long long nanoseconds(Clock::duration duration) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
@@ -73,32 +71,6 @@ void runToEnd(const std::vector<std::string>& argv, int in) {
                              std::to_string(status));
   }
 }
-
-// A directory with a tmpfs of our own mount namespace on it.
-class Workspace {
- public:
-  Workspace() {
-    if (unshare(CLONE_NEWNS) < 0) fail("unshare");
-    if (mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) < 0) fail("mount /");
-    char name[] = "/run/cordon-bench.XXXXXX";
-    if (mkdtemp(name) == nullptr) fail("mkdtemp");
-    path = name;
-    if (mount("tmpfs", name, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0711") < 0) {
-      int error = errno;
-      rmdir(name);
-      errno = error;
-      fail("mount tmpfs");
-    }
-  }
-  ~Workspace() {
-    umount2(path.c_str(), MNT_DETACH);
-    rmdir(path.c_str());
-  }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-
-  std::string path;
-};
 
 // A container that runs, with our end of its init's socket.
 struct Container {
@@ -223,7 +195,7 @@ class RawRunc {
   }
 
   std::string runc;
-  Workspace workspace;
+  cordon::bench::Workspace workspace;
   kj::Own<cordon::runtimes::ImageStore> images;
   std::shared_ptr<const cordon::runtimes::Image> image;
   std::string seccomp;

@@ -17,6 +17,8 @@ class BenchCommand : public Command {
     return "  cordon bench\n"
            "  cordon bench --only exec --samples 300\n"
            "  cordon bench --json\n"
+           "  cordon bench --only steps --log up.log       # of `cordon up ... 2> up.log`\n"
+           "  cordon bench --only cycles --cycles 10000\n"
            "The exit status is 1 when a target was missed or could not be measured.";
   }
   void define(CLI::App& app) override {
@@ -31,6 +33,13 @@ class BenchCommand : public Command {
         ->type_name("N")
         ->check(CLI::Range(1, 100000))
         ->capture_default_str();
+    app.add_option("--cycles", options.cycles,
+                   "so many sandboxes one after another, with what the kernel holds meanwhile")
+        ->type_name("N");
+    app.add_option("--log", options.log,
+                   "what `cordon up` writes to standard error: the cost of each step is in it")
+        ->type_name("FILE")
+        ->check(CLI::ExistingFile);
     app.add_option("--output-bytes", options.outputBytes, "how much the output row moves")
         ->type_name("N")
         ->check(CLI::Range(1.0, 1e15))
