@@ -23,7 +23,7 @@ namespace {
   // While we still have a /proc that names our children.
   auto prepared = prepareNamespaces(spec);
   done(Step::kUserNamespace);
-  becomeInit(spec);
+  becomeInit(spec, prepared);
 
   // ---- Pid 1 of the sandbox, still the host's root: the namespaces belong to
   // the host, so that nothing inside can ever change what is made here.
@@ -38,6 +38,8 @@ namespace {
   // After the last use of the host's tree: from here no path leads there.
   enterRoot();
   done(Step::kPivot);
+  // Before it is entered, and as late as can be: it is furnished meanwhile.
+  awaitFurnished(prepared);
   // Raising one needs the host's root, and this only lowers.
   setLimits(spec);
   isolateCore(spec);

@@ -1,5 +1,6 @@
 #include <sched.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "jailer/steps.h"
@@ -20,7 +21,7 @@ constexpr uint64_t kNew = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWU
 
 }  // namespace
 
-void becomeInit(JailSpec::Reader spec) {
+void becomeInit(JailSpec::Reader spec, const Prepared& prepared) {
   CloneArguments arguments = {};
   // A child of the broker, who alone waits for it; with CLONE_PARENT there is
   // no signal to name.
@@ -41,7 +42,10 @@ void becomeInit(JailSpec::Reader spec) {
   report.kind = Report::kBorn;
   report.pid = static_cast<int32_t>(pid);
   // Without it the broker kills by cgroup.
-  _exit(write(kStatusFd, &report, sizeof(report)) == sizeof(report) ? 0 : 1);
+  bool told = write(kStatusFd, &report, sizeof(report)) == sizeof(report);
+  // Whether it did its work is the init's to see; ours is that it is gone.
+  waitpid(prepared.child, nullptr, 0);
+  _exit(told ? 0 : 1);
 }
 
 void enterNetwork(const Prepared& prepared) {

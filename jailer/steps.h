@@ -2,6 +2,7 @@
 // Each either succeeds or ends the process with a record on the status pipe.
 #pragma once
 #include <kj/io.h>
+#include <sys/types.h>
 
 #include <cstdint>
 
@@ -34,17 +35,22 @@ void joinCgroups(JailSpec::Reader spec);
 void enterCgroupNamespace(JailSpec::Reader spec);
 
 // user_namespace.cc: a user namespace with the sandbox's map and a network
-// namespace of its own, lo up, in which no further user namespace can be made.
+// namespace of its own. A child is still furnishing them meanwhile: lo up, and
+// no further user namespace can be made.
 struct Prepared {
   kj::AutoCloseFd user;
   kj::AutoCloseFd network;
+  kj::AutoCloseFd furnished;  // a byte, or the end where the child failed
+  pid_t child;
 };
 Prepared prepareNamespaces(JailSpec::Reader spec);
+// To be called before the user namespace is entered.
+void awaitFurnished(const Prepared& prepared);
 
 // namespaces.cc: the rest of the pipeline runs in a child, pid 1 of a new pid
 // namespace and child of the jailer's parent. Returns in the child alone; the
-// jailer reports its pid and exits.
-void becomeInit(JailSpec::Reader spec);
+// jailer reports its pid, waits for the furnishing child and exits.
+void becomeInit(JailSpec::Reader spec, const Prepared& prepared);
 void enterNetwork(const Prepared& prepared);
 
 // mounts.cc

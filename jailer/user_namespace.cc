@@ -73,20 +73,21 @@ Prepared receiveNamespaces(int socket) {
     fail(kPrepare, ECHILD);
   }
   memcpy(fds, CMSG_DATA(header), sizeof(fds));
-  return Prepared{kj::AutoCloseFd(fds[0]), kj::AutoCloseFd(fds[1])};
+  return Prepared{kj::AutoCloseFd(fds[0]), kj::AutoCloseFd(fds[1]), kj::AutoCloseFd(), 0};
 }
 
 // In the two new namespaces, with every capability there and none on the host.
-[[noreturn]] void furnish(int socket) {
+[[noreturn]] void furnish(int socket, int mapped) {
+  sendNamespaces(socket);
   bringLoopbackUp();
   // A port below 1024 is nothing special where there is nobody else.
   writeFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
   // Whatever a filter lets through: no user namespace below this one.
   writeFile("/proc/sys/user/max_user_namespaces", "0");
-  sendNamespaces(socket);
+  char byte = 1;
+  require(kPrepare, send(socket, &byte, 1, MSG_NOSIGNAL));
   // Lives until its maps are written.
-  char byte;
-  ssize_t ignored = read(socket, &byte, 1);
+  ssize_t ignored = read(mapped, &byte, 1);
   static_cast<void>(ignored);
   _exit(0);
 }
@@ -108,6 +109,8 @@ Prepared prepareNamespaces(JailSpec::Reader spec) {
   int ends[2];
   require(kPrepare, socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
   kj::AutoCloseFd ours(ends[0]), theirs(ends[1]);
+  require(kPrepare, pipe2(ends, O_CLOEXEC));
+  kj::AutoCloseFd mapped(ends[0]), mapping(ends[1]);
   // Whoever makes a user namespace is charged with what is used in it: inotify
   // instances, pending signals, locked memory, message queues. Were it the host's
   // root, one sandbox could use up root's and everybody else's.
@@ -115,9 +118,10 @@ Prepared prepareNamespaces(JailSpec::Reader spec) {
   auto pid = static_cast<pid_t>(
       require(kPrepare, syscall(SYS_clone, SIGCHLD | CLONE_NEWUSER | CLONE_NEWNET, 0, 0, 0, 0)));
   if (pid == 0) {
-    // Its own copy would keep the stream open that it waits for the end of.
+    // Its own copies would keep open what it and we wait for the end of.
     ours = nullptr;
-    furnish(theirs);
+    mapping = nullptr;
+    furnish(theirs, mapped);
   }
   becomeEffectively(0);
   theirs = nullptr;
@@ -125,10 +129,15 @@ Prepared prepareNamespaces(JailSpec::Reader spec) {
   Prepared prepared = receiveNamespaces(ours);
   writeMap(pid, "uid_map", spec);
   writeMap(pid, "gid_map", spec);
-  ours = nullptr;
-  int status;
-  require(kPrepare, waitpid(pid, &status, 0));
-  return prepared;
+  prepared.furnished = kj::mv(ours);
+  prepared.child = pid;
+  return prepared;  // `mapping` closes: it may go
+}
+
+void awaitFurnished(const Prepared& prepared) {
+  char byte;
+  // The end of the stream: it has failed and said why itself, or was killed.
+  if (recv(prepared.furnished, &byte, 1, 0) != 1) fail(kPrepare, ECHILD);
 }
 
 }  // namespace cordon::jailer
