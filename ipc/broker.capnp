@@ -246,7 +246,9 @@ interface AgentPort {
   attach @1 (owner :Owner, name :Text, token :Text) -> (status :Status, sandbox :Sandbox);
   # Unknown name, another's owner and wrong token all answer notFound.
   # A lost sandbox still attaches (to inspect and destroy it).
-  list @2 (owner :Owner) -> (sandboxes :List(SandboxInfo));
+  list @2 (owner :Owner, after :Text, most :UInt32) -> (sandboxes :List(SandboxInfo), more :Bool);
+  # A page: the owner's sandboxes whose names come after `after`, in the order of
+  # names; at most `most`, and never more than 500 (0 = 500).
   runtimes @3 () -> (runtimes :List(RuntimeInfo), profiles :List(SeccompProfile));
   beginExec @4 (owner :Owner, name :Text, token :Text, exec :ExecLimits) -> (status :Status, sandbox :Sandbox, stream :Stream, exec :UInt32, before :List(Counter), sharedWith :UInt32, runtime :Text, limits :Limits);
   # attach, and Sandbox.beginExec with a stream, in one: most of what an exec in

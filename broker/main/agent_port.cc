@@ -6,6 +6,8 @@
 namespace cordon::broker {
 
 namespace {
+constexpr uint32_t kLargestPage = 500;
+
 class AgentPort final : public rpc::AgentPort::Server {
  public:
   AgentPort(Services& services, Registry& registry, Creation& creation, Destruction& destruction,
@@ -72,9 +74,15 @@ class AgentPort final : public rpc::AgentPort::Server {
   kj::Promise<void> list(ListContext context) override {
     auto turn = services_.clock.turn("list");
     return kj::evalNow([&]() {
-             auto own = registry_.of(context.getParams().getOwner().getUid());
-             auto out = context.getResults().initSandboxes(static_cast<uint>(own.size()));
-             for (uint i = 0; i < own.size(); ++i) {
+             auto params = context.getParams();
+             auto asked = params.getMost();
+             size_t most = asked == 0 ? kLargestPage : kj::min(asked, kLargestPage);
+             // One more than the page: whether there are more.
+             auto own = registry_.of(params.getOwner().getUid(), params.getAfter(), most + 1);
+             context.getResults().setMore(own.size() > most);
+             auto count = static_cast<uint>(kj::min(own.size(), most));
+             auto out = context.getResults().initSandboxes(count);
+             for (uint i = 0; i < count; ++i) {
                write(out[i], *own[i], services_.timer.now(), false);
              }
              return kj::Promise<void>(kj::READY_NOW);

@@ -81,6 +81,19 @@ class BrokerTest : public ::testing::Test {
     return answer.getSandboxes().size();
   }
 
+  // The names of a page, and whether there are more.
+  std::pair<std::vector<std::string>, bool> page(Frontend& frontend, const std::string& after,
+                                                 uint32_t most) {
+    auto request = frontend.port().listRequest();
+    request.initOwner().setUid(kOwner);
+    request.setAfter(after);
+    request.setMost(most);
+    auto answer = await(kj::Promise<capnp::Response<rpc::AgentPort::ListResults>>(request.send()));
+    std::vector<std::string> names;
+    for (auto info : answer.getSandboxes()) names.push_back(info.getName());
+    return {names, answer.getMore()};
+  }
+
   std::unique_ptr<GuestStream> connect(rpc::Sandbox::Client& sandbox) {
     auto request = sandbox.connectRequest();
     auto answer = await(kj::Promise<capnp::Response<rpc::Sandbox::ConnectResults>>(request.send()));

@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "broker/main/broker_fixture.h"
 
 namespace cordon::broker {
@@ -111,6 +113,22 @@ TEST_F(BrokerTest, HostIsRefusedUnlessAllowed) {
   serve({});
   Frontend frontend(io, broker);
   EXPECT_EQ(reasonOf(acquire(frontend)), rpc::Reason::RUNTIME_NOT_ALLOWED);
+}
+
+TEST_F(BrokerTest, AListComesInPages) {
+  serve(kHost);
+  Frontend frontend(io, broker);
+  std::vector<std::string> names;
+  for (int i = 0; i < 5; ++i) names.push_back(acquire(frontend).getName());
+  std::sort(names.begin(), names.end());
+  using Page = std::pair<std::vector<std::string>, bool>;
+  EXPECT_EQ(page(frontend, "", 2), (Page{{names[0], names[1]}, true}));
+  EXPECT_EQ(page(frontend, names[1], 2), (Page{{names[2], names[3]}, true}));
+  EXPECT_EQ(page(frontend, names[3], 2), (Page{{names[4]}, false}));
+  EXPECT_EQ(page(frontend, names[4], 2), (Page{{}, false}));
+  // One that went meanwhile is a place all the same.
+  EXPECT_EQ(page(frontend, names[1] + "x", 5).first.front(), names[2]);
+  EXPECT_EQ(page(frontend, "", 0).first.size(), 5u);
 }
 
 TEST_F(BrokerTest, ListsRuntimesWithWhatIsWrongWithThem) {

@@ -40,12 +40,11 @@ std::vector<kj::Own<Sandbox>> Registry::all() {
   return result;
 }
 
-std::vector<kj::Own<Sandbox>> Registry::of(uint32_t owner) {
+std::vector<kj::Own<Sandbox>> Registry::of(uint32_t owner, const std::string& after, size_t most) {
   std::vector<kj::Own<Sandbox>> result;
-  for (auto& [name, sandbox] : sandboxes_) {
-    if (sandbox->entry.ownerUid == owner) {
-      result.push_back(kj::addRef(*sandbox));
-    }
+  for (auto it = sandboxes_.upper_bound(after); it != sandboxes_.end(); ++it) {
+    if (result.size() == most) break;
+    if (it->second->entry.ownerUid == owner) result.push_back(kj::addRef(*it->second));
   }
   return result;
 }

@@ -23,7 +23,8 @@ class Registry {
   // that is being made or destroyed is not there either.
   kj::Maybe<Sandbox&> attach(uint32_t owner, const std::string& name, const std::string& token);
   std::vector<kj::Own<Sandbox>> all();
-  std::vector<kj::Own<Sandbox>> of(uint32_t owner);
+  // In the order of names, after that one; at most so many.
+  std::vector<kj::Own<Sandbox>> of(uint32_t owner, const std::string& after, size_t most);
   bool contains(const std::string& name) const { return sandboxes_.count(name) > 0; }
   size_t size() const { return sandboxes_.size(); }
 

@@ -18,6 +18,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include "frontend/agents/fake_broker.h"
@@ -896,6 +897,41 @@ TEST_F(AgentsTest, RequestsOutOfSequence) {
     EXPECT_EQ(collect(context, *stream).reason, "BAD_SEQUENCE");
   }
   EXPECT_TRUE(eventually([&] { return broker_->begun == broker_->ended; }));
+}
+
+TEST_F(AgentsTest, ListsPageByPage) {
+  std::set<std::string> all, seen;
+  for (int i = 0; i < 5; ++i) all.insert(acquire().substr(0, 13));
+  v1::ListRequest request;
+  request.set_page_size(2);
+  size_t pages = 0;
+  do {
+    grpc::ClientContext context;
+    v1::ListResponse page;
+    ASSERT_TRUE(stub_->List(&context, request, &page).ok());
+    ASSERT_LE(page.sandboxes_size(), 2);
+    for (const auto& info : page.sandboxes()) {
+      EXPECT_TRUE(seen.insert(info.name()).second) << "twice: " << info.name();
+    }
+    request.set_page_token(page.next_page_token());
+    ASSERT_LE(++pages, 3u);
+  } while (!request.page_token().empty());
+  EXPECT_EQ(pages, 3u);
+  EXPECT_EQ(seen, all);
+
+  auto reasonOf = [&](int32_t size, const std::string& token) {
+    grpc::ClientContext context;
+    v1::ListResponse none;
+    request.set_page_size(size);
+    request.set_page_token(token);
+    EXPECT_EQ(stub_->List(&context, request, &none).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT);
+    return agents::reason(context);
+  };
+  EXPECT_EQ(reasonOf(-1, ""), "BAD_PAGE_SIZE");
+  EXPECT_EQ(reasonOf(501, ""), "BAD_PAGE_SIZE");
+  EXPECT_EQ(reasonOf(2, "sb-aaaaaaaaaa.0"), "BAD_PAGE_TOKEN");
+  EXPECT_EQ(reasonOf(2, "../aaaaaaaaaa"), "BAD_PAGE_TOKEN");
 }
 
 TEST_F(AgentsTest, ReleaseInspectListRuntimes) {

@@ -351,11 +351,14 @@ struct FakePort final : public rpc::AgentPort::Server {
   }
 
   kj::Promise<void> list(ListContext context) override {
-    auto uid = context.getParams().getOwner().getUid();
+    auto params = context.getParams();
+    auto uid = params.getOwner().getUid();
     std::vector<std::string> mine;
     for (auto& [name, entry] : impl.sandboxes) {
-      if (entry->owner == uid) mine.push_back(name);
+      if (entry->owner == uid && name > std::string(params.getAfter())) mine.push_back(name);
     }
+    context.getResults().setMore(mine.size() > params.getMost());
+    mine.resize(kj::min(mine.size(), size_t{params.getMost()}));
     auto out = context.getResults().initSandboxes(static_cast<kj::uint>(mine.size()));
     for (kj::uint i = 0; i < mine.size(); ++i) {
       impl.info(mine[i], *impl.sandboxes[mine[i]], out[i]);

@@ -130,15 +130,22 @@ grpc::ServerUnaryReactor* AgentsService::Release(grpc::CallbackServerContext* co
 }
 
 grpc::ServerUnaryReactor* AgentsService::List(grpc::CallbackServerContext* context,
-                                              const v1::ListRequest*, v1::ListResponse* response) {
+                                              const v1::ListRequest* request,
+                                              v1::ListResponse* response) {
   return unary(
-      context, [] { return 0; },
-      [this, response](rpc::AgentPort::Client& port, int) {
+      context, [&] { return planPage(*request); },
+      [this, response](rpc::AgentPort::Client& port, PagePlan page) {
         auto call = port.listRequest();
         call.initOwner().setUid(uid_);
+        call.setAfter(page.after);
+        call.setMost(page.most);
         return call.send().then(
             [response](capnp::Response<rpc::AgentPort::ListResults>&& result) -> CallResult {
-              for (auto info : result.getSandboxes()) toProto(info, *response->add_sandboxes());
+              auto sandboxes = result.getSandboxes();
+              for (auto info : sandboxes) toProto(info, *response->add_sandboxes());
+              if (result.getMore() && sandboxes.size() > 0) {
+                response->set_next_page_token(sandboxes[sandboxes.size() - 1].getName());
+              }
               return allGood();
             });
       });

@@ -169,6 +169,18 @@ SandboxId parseId(const std::string& id) {
   return {id.substr(0, kNameLength), id.substr(kNameLength + 1)};
 }
 
+PagePlan planPage(const v1::ListRequest& request) {
+  constexpr int32_t kDefault = 100, kMost = 500;
+  if (request.page_size() < 0 || request.page_size() > kMost) {
+    refuse("BAD_PAGE_SIZE", "page_size", "a page has 1 to 500 sandboxes", kMost);
+  }
+  const auto& token = request.page_token();
+  bool good = token.empty() || (token.size() == kNameLength && token.starts_with("sb-"));
+  for (size_t i = 3; good && i < token.size(); ++i) good = isLowerOrDigit(token[i], '2', '7');
+  if (!good) refuse("BAD_PAGE_TOKEN", "page_token", "not a token that List returned");
+  return {token, static_cast<uint32_t>(request.page_size() == 0 ? kDefault : request.page_size())};
+}
+
 SandboxPlan planSandbox(const v1::SandboxSpec& spec) {
   SandboxPlan plan;
   requirePlainName(spec.runtime(), "runtime");

@@ -46,6 +46,13 @@ struct SandboxId {
 
 // "NAME.TOKEN"; BAD_ID.
 SandboxId parseId(const std::string& id);
+// Where a page of a listing begins, and how long it is: BAD_PAGE_SIZE,
+// BAD_PAGE_TOKEN.
+struct PagePlan {
+  std::string after;
+  uint32_t most = 0;
+};
+PagePlan planPage(const v1::ListRequest& request);
 SandboxPlan planSandbox(const v1::SandboxSpec& spec);
 ExecPlan planExec(const v1::ExecSpec& spec);
 

@@ -380,7 +380,18 @@ v1::Receipt Client::release(const std::string& id) {
 }
 
 v1::ListResponse Client::list() {
-  return impl->unary(&v1::Agents::Stub::List, v1::ListRequest());
+  v1::ListResponse all;
+  v1::ListRequest request;
+  do {
+    v1::ListResponse page = listPage(request);
+    all.mutable_sandboxes()->MergeFrom(page.sandboxes());
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  return all;
+}
+
+v1::ListResponse Client::listPage(const v1::ListRequest& request) {
+  return impl->unary(&v1::Agents::Stub::List, request);
 }
 
 v1::SandboxInfo Client::inspect(const std::string& id) {

@@ -121,7 +121,9 @@ class Client {
   Outcome exec(const std::string& id, const v1::ExecSpec& spec, const Streams& streams = {});
   Outcome run(const v1::SandboxSpec& sandbox, const v1::ExecSpec& spec,
               const Streams& streams = {});
+  // All of them, page by page.
   v1::ListResponse list();
+  v1::ListResponse listPage(const v1::ListRequest& request);
   v1::SandboxInfo inspect(const std::string& id);
   v1::RuntimesResponse runtimes();
 
