@@ -82,7 +82,7 @@ class ExecCall final : private GuestSink,
   // The pipeline.
   kj::Promise<void> acquire(rpc::AgentPort::Client& port);
   kj::Promise<void> attach(rpc::AgentPort::Client& port);
-  kj::Promise<void> open();
+  capnp::Request<rpc::Sandbox::BeginExecParams, rpc::Sandbox::BeginExecResults> beginRequest();
   void fillLimits(rpc::ExecLimits::Builder limits) const;
   template <typename Begun>
   kj::Promise<void> onBegun(Begun& response);

@@ -29,8 +29,13 @@ kj::Promise<void> ExecCall::acquire(rpc::AgentPort::Client& port) {
   request.initOwner().setUid(open_.uid);
   fillSpec(open_.sandbox, request.initSpec());
   request.setWhileConnected(true);
-  return request.send().then(
-      [this](capnp::Response<rpc::AgentPort::AcquireResults>&& response) -> kj::Promise<void> {
+  auto acquired = request.send();
+  sandbox_ = acquired.getSandbox();
+  // Sent at once: the broker begins the exec as soon as there is a sandbox.
+  auto begun = beginRequest().send();
+  return acquired.then(
+      [this, begun = kj::mv(begun)](
+          capnp::Response<rpc::AgentPort::AcquireResults>&& response) mutable -> kj::Promise<void> {
         if (response.getStatus().getCode() != rpc::Code::OK) {
           fail(fromStatus(response.getStatus()));
           return kj::READY_NOW;
@@ -42,7 +47,14 @@ kj::Promise<void> ExecCall::acquire(rpc::AgentPort::Client& port) {
         hostRuntime_ = response.getInfo().getRuntime() == "host";
         acquireMs_ = msSince(open_.received);
         if (!narrowEnough()) return kj::READY_NOW;
-        return open();
+        if (cancelled_) {
+          windDown();
+          return kj::READY_NOW;
+        }
+        return begun.then(
+            [this](capnp::Response<rpc::Sandbox::BeginExecResults>&& answer) {
+              return onBegun(answer);
+            });
       });
 }
 
@@ -121,17 +133,12 @@ void ExecCall::fillLimits(rpc::ExecLimits::Builder limits) const {
   limits.setOutputBytes(asked.outputBytes);
 }
 
-kj::Promise<void> ExecCall::open() {
-  if (cancelled_) {
-    windDown();
-    return kj::READY_NOW;
-  }
+capnp::Request<rpc::Sandbox::BeginExecParams, rpc::Sandbox::BeginExecResults>
+ExecCall::beginRequest() {
   auto request = sandbox_.beginExecRequest();
   fillLimits(request.initLimits());
   request.setWithStream(true);
-  return request.send().then([this](capnp::Response<rpc::Sandbox::BeginExecResults>&& response) {
-    return onBegun(response);
-  });
+  return request;
 }
 
 }  // namespace cordon::agents
