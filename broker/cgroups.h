@@ -97,7 +97,8 @@ class SandboxCgroups {
   // Directories that existed, for the receipt.
   virtual std::vector<std::string> directories() const = 0;
   // For whoever becomes the sandbox's init: v1, the `tasks` of agent in each
-  // hierarchy (it writes "0"); v2, agent's directory (it is born there).
+  // hierarchy (it writes "0"), to be asked for once; v2, agent's directory (it is
+  // born there).
   virtual std::vector<kj::AutoCloseFd> initFds() { return {}; }
   // A v2 cgroup-namespace fd rooted at NAME (NOTES-jail 11), or -1 on v1.
   virtual int namespaceFd() const = 0;

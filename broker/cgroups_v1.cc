@@ -25,7 +25,8 @@ bool hasLeaves(const Hierarchy& h) {
 // One hierarchy that we use, with the directories of one sandbox in it.
 struct Place {
   const Hierarchy* hierarchy;
-  CgroupDir top, agent, work;
+  CgroupDir work;
+  kj::Maybe<CgroupDir> agent;  // until its descriptors have been handed out
 };
 
 struct V1Sandbox {
@@ -39,6 +40,9 @@ struct V1Sandbox {
       if (place.hierarchy->has(controller)) return place;
     }
     KJ_FAIL_ASSERT("no such hierarchy", controller);
+  }
+  const CgroupDir& agentOf(const char* controller) const {
+    return KJ_ASSERT_NONNULL(of(controller).agent);
   }
 };
 
@@ -77,10 +81,10 @@ kj::Maybe<LimitNotApplied> limitWork(const V1Sandbox& s) {
 }
 
 kj::Maybe<LimitNotApplied> limitAgent(const V1Sandbox& s) {
-  KJ_IF_MAYBE (bad, limitMemory(s.of("memory").agent, kAgentMemoryBytes)) return *bad;
-  KJ_IF_MAYBE (bad, applyLimit(s.of("pids").agent, "pids.max", kAgentPids)) return *bad;
+  KJ_IF_MAYBE (bad, limitMemory(s.agentOf("memory"), kAgentMemoryBytes)) return *bad;
+  KJ_IF_MAYBE (bad, applyLimit(s.agentOf("pids"), "pids.max", kAgentPids)) return *bad;
   // Twice the workload's default: the agent must answer beside a busy one.
-  return applyLimit(s.of("cpu").agent, "cpu.shares", 2048);
+  return applyLimit(s.agentOf("cpu"), "cpu.shares", 2048);
 }
 
 void addMemory(CounterSet& set, const CgroupDir& dir, rpc::Scope scope) {
@@ -263,7 +267,11 @@ class V1SandboxCgroups final : public SandboxBase {
 
   std::vector<kj::AutoCloseFd> initFds() override {
     std::vector<kj::AutoCloseFd> fds;
-    for (auto& place : state_->places) fds.push_back(mustOpen(place.agent, "tasks", O_WRONLY));
+    for (auto& place : state_->places) {
+      // Thousands of sandboxes live on one limit of descriptors.
+      KJ_IF_MAYBE (agent, place.agent) fds.push_back(mustOpen(*agent, "tasks", O_WRONLY));
+      place.agent = nullptr;
+    }
     return fds;
   }
 
@@ -282,7 +290,7 @@ class V1SandboxCgroups final : public SandboxBase {
         inheritCpuset(h.info, *top, agent);
         inheritCpuset(h.info, *top, work);
         for (auto* dir : {&*top, &agent, &work}) madeDirectory(*dir);
-        state_->places.push_back({&h.info, kj::mv(*top), kj::mv(agent), kj::mv(work)});
+        state_->places.push_back({&h.info, kj::mv(work), kj::mv(agent)});
         return nullptr;
       }
       collided_ = error == EEXIST && state_->places.empty();

@@ -113,6 +113,8 @@ class Runtime {
   // it never started). Idempotent; returns what could not be removed.
   virtual std::vector<broker::LeftOver> cleanup(const std::string& name,
                                                 const std::string& directory) = 0;
+  // False: cleanup() never finds anything.
+  virtual bool keepsState() const { return true; }
   // One line for the inspect card; the workload's seccomp profile is not in it.
   virtual std::string isolation() const = 0;
 };

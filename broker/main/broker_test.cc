@@ -119,7 +119,12 @@ TEST_F(BrokerTest, AListComesInPages) {
   serve(kHost);
   Frontend frontend(io, broker);
   std::vector<std::string> names;
-  for (int i = 0; i < 5; ++i) names.push_back(acquire(frontend).getName());
+  std::vector<rpc::Sandbox::Client> sandboxes;
+  for (int i = 0; i < 5; ++i) {
+    auto made = acquire(frontend);
+    names.push_back(made.getName());
+    sandboxes.push_back(made.getSandbox());
+  }
   std::sort(names.begin(), names.end());
   using Page = std::pair<std::vector<std::string>, bool>;
   EXPECT_EQ(page(frontend, "", 2), (Page{{names[0], names[1]}, true}));
@@ -129,6 +134,7 @@ TEST_F(BrokerTest, AListComesInPages) {
   // One that went meanwhile is a place all the same.
   EXPECT_EQ(page(frontend, names[1] + "x", 5).first.front(), names[2]);
   EXPECT_EQ(page(frontend, "", 0).first.size(), 5u);
+  for (auto& sandbox : sandboxes) EXPECT_TRUE(destroy(sandbox).getReceipt().getComplete());
 }
 
 TEST_F(BrokerTest, ListsRuntimesWithWhatIsWrongWithThem) {

@@ -193,8 +193,11 @@ kj::Promise<void> Destruction::emptyCgroups(Attempt& a) {
   KJ_IF_MAYBE (cgroups, a.sandbox.cgroups) {
     auto turn = services_.clock.turn("destroy: kill pass");
     // Nothing outlives the init of a pid namespace, so there is nothing to look
-    // for: the kernel removes no directory that holds a process.
-    if (a.pass++ == 0 && a.sandbox.initStatus() != nullptr && (*cgroups)->removePass().empty()) {
+    // for: the kernel removes no directory that holds a process. Not where a
+    // runtime's state may name them.
+    bool atOnce = a.pass++ == 0 && a.sandbox.initStatus() != nullptr &&
+                  a.sandbox.runtime != nullptr && !a.sandbox.runtime->keepsState();
+    if (atOnce && (*cgroups)->removePass().empty()) {
       for (auto& directory : (*cgroups)->directories()) a.removed("cgroup", directory);
       a.sandbox.cgroups = nullptr;
       return kj::READY_NOW;

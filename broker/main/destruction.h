@@ -5,9 +5,10 @@
 //   1. mark       nobody reaches it any more; its timers and execs stop
 //   2. init       SIGKILL by pidfd, its end awaited; without cgroups the control
 //                 socket closes first: the agent then kills everything itself
-//   3. processes  where init was awaited, the cgroups are removed at once: the
-//                 kernel refuses that while one holds a process. Else, and where
-//                 it refused: kill passes over all of them until none is left
+//   3. processes  where init was awaited and the runtime keeps no state, the
+//                 cgroups are removed at once: the kernel refuses that while one
+//                 holds a process. Else, and where it refused: kill passes over
+//                 all of them until none is left
 //   4. container  the runtime removes what it made
 //   5. cgroups    rmdir, deepest first, in every hierarchy
 //   6. directory  the tree, without following links

@@ -82,7 +82,9 @@ class ExecCall final : private GuestSink,
   // The pipeline.
   kj::Promise<void> acquire(rpc::AgentPort::Client& port);
   kj::Promise<void> attach(rpc::AgentPort::Client& port);
+  using BegunPromise = capnp::RemotePromise<rpc::Sandbox::BeginExecResults>;
   capnp::Request<rpc::Sandbox::BeginExecParams, rpc::Sandbox::BeginExecResults> beginRequest();
+  bool limitsAsked() const;
   void fillLimits(rpc::ExecLimits::Builder limits) const;
   template <typename Begun>
   kj::Promise<void> onBegun(Begun& response);

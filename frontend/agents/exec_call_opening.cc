@@ -31,8 +31,10 @@ kj::Promise<void> ExecCall::acquire(rpc::AgentPort::Client& port) {
   request.setWhileConnected(true);
   auto acquired = request.send();
   sandbox_ = acquired.getSandbox();
-  // Sent at once: the broker begins the exec as soon as there is a sandbox.
-  auto begun = beginRequest().send();
+  // Sent at once: the broker begins the exec as soon as there is a sandbox. Limits
+  // of its own are compared with the sandbox's first.
+  kj::Maybe<BegunPromise> begun;
+  if (!limitsAsked()) begun = beginRequest().send();
   return acquired.then(
       [this, begun = kj::mv(begun)](
           capnp::Response<rpc::AgentPort::AcquireResults>&& response) mutable -> kj::Promise<void> {
@@ -51,7 +53,8 @@ kj::Promise<void> ExecCall::acquire(rpc::AgentPort::Client& port) {
           windDown();
           return kj::READY_NOW;
         }
-        return begun.then(
+        if (begun == nullptr) begun = beginRequest().send();
+        return KJ_ASSERT_NONNULL(begun).then(
             [this](capnp::Response<rpc::Sandbox::BeginExecResults>&& answer) {
               return onBegun(answer);
             });
@@ -122,6 +125,12 @@ bool ExecCall::narrowEnough() {
     fail(refused.error);
     return false;
   }
+}
+
+bool ExecCall::limitsAsked() const {
+  const auto& asked = open_.exec.limits;
+  return (asked.cpuTimeMs | asked.wallMs | asked.fileSizeBytes | asked.files | asked.outputBytes) !=
+         0;
 }
 
 void ExecCall::fillLimits(rpc::ExecLimits::Builder limits) const {

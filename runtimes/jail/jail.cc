@@ -75,6 +75,8 @@ class JailRuntime final : public Runtime {
     return {};
   }
 
+  bool keepsState() const override { return false; }
+
   std::string isolation() const override {
     return "jail: namespaces (user, mount, pid, net, ipc, uts, cgroup) that belong to the host, " +
            cgroups_.describe() + ", capabilities";
