@@ -13,6 +13,7 @@
 
 #include "broker/cgroups_sweep.h"
 #include "broker/cgroups_tree.h"
+#include "broker/kernel_facts.h"
 
 namespace cordon::broker {
 
@@ -53,6 +54,22 @@ void addHostCounters(CounterSet& set, const CgroupDir& mount, const std::string&
               path + "/");
     }
   }
+}
+
+LimitFact readLimit(const CgroupDir& dir, const char* group, const char* file) {
+  constexpr size_t kLongest = 256;
+  LimitFact fact{group, file, "", ""};
+  KJ_IF_MAYBE (text, dir.read(file)) {
+    while (!text->empty() && text->back() == '\n') text->pop_back();
+    if (text->empty() || text->size() > kLongest) {
+      fact.missing = "not of a form that is known";
+    } else {
+      fact.value = plainText(*text);
+    }
+  } else {
+    fact.missing = "this kernel has no such file";
+  }
+  return fact;
 }
 
 bool isMemoryTight(const CgroupDir& work, const char* usageFile,

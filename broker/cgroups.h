@@ -74,6 +74,14 @@ class ExecLeaf {
   virtual void renew() = 0;
 };
 
+// A limit as the kernel has it, in its words.
+struct LimitFact {
+  std::string group;  // "work" or "agent"
+  std::string file;   // "memory.max"
+  std::string value;
+  std::string missing;  // "" = read; else why not
+};
+
 class SandboxCgroups {
  public:
   virtual ~SandboxCgroups() noexcept(false) = default;
@@ -89,6 +97,8 @@ class SandboxCgroups {
   virtual bool memoryTight() { return false; }
   // Scope `sandbox` (work) and `host` (ancestors' pids.events and the like).
   virtual Counters read() = 0;
+  // What limits work and agent, read anew.
+  virtual std::vector<LimitFact> readLimits() { return {}; }
   // One pass over agent, work and all leaves, as ExecLeaf::killPass.
   virtual bool killPass() = 0;
   // Removes every directory of the sandbox in every hierarchy, deepest first.

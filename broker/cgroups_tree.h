@@ -42,6 +42,9 @@ struct TreeData {
 // pids.events of BASE/INSTANCE and of everything above it, scope `host`.
 void addHostCounters(CounterSet& set, const CgroupDir& mount, const std::string& instancePath);
 
+// For SandboxCgroups::readLimits.
+LimitFact readLimit(const CgroupDir& dir, const char* group, const char* file);
+
 // As SandboxCgroups::memoryTight, from the files of one version.
 bool isMemoryTight(const CgroupDir& work, const char* usageFile,
                    std::initializer_list<const char*> reclaimable, uint64_t limit);

@@ -265,6 +265,24 @@ class V1SandboxCgroups final : public SandboxBase {
     return counters;
   }
 
+  std::vector<LimitFact> readLimits() override {
+    auto& memory = state_->of("memory");
+    auto& pids = state_->of("pids");
+    auto& cpu = state_->of("cpu");
+    std::vector<LimitFact> facts;
+    for (const char* file :
+         {"memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.swappiness"}) {
+      facts.push_back(readLimit(memory.work, "work", file));
+    }
+    facts.push_back(readLimit(pids.work, "work", "pids.max"));
+    facts.push_back(readLimit(cpu.work, "work", "cpu.cfs_quota_us"));
+    facts.push_back(readLimit(cpu.work, "work", "cpu.cfs_period_us"));
+    facts.push_back(readLimit(memory.agent, "agent", "memory.limit_in_bytes"));
+    facts.push_back(readLimit(pids.agent, "agent", "pids.max"));
+    facts.push_back(readLimit(cpu.agent, "agent", "cpu.shares"));
+    return facts;
+  }
+
   std::vector<kj::AutoCloseFd> initFds() override {
     std::vector<kj::AutoCloseFd> fds;
     for (auto& place : state_->places) {

@@ -97,6 +97,33 @@ TEST_F(V1Test, LimitsAreWhereTheyBelong) {
   EXPECT_GE(sandbox->directories().size(), 9u);
 }
 
+TEST_F(V1Test, LimitsAreReadAnew) {
+  auto sandbox = make("sb-a");
+  auto value = [&](const std::string& group, const std::string& name) -> std::string {
+    for (auto& fact : sandbox->readLimits()) {
+      if (fact.group == group && fact.file == name) return fact.value;
+    }
+    return "not there";
+  };
+  for (const char* group : {"work", "agent"}) {
+    std::string at = std::string("sb-a/") + group + "/";
+    EXPECT_EQ(value(group, "pids.max"), file("pids", at + "pids.max"));
+    EXPECT_EQ(value(group, "memory.limit_in_bytes"), file("memory", at + "memory.limit_in_bytes"));
+  }
+  EXPECT_EQ(value("work", "pids.max"), std::to_string(someLimits().pids));
+  EXPECT_EQ(value("work", "cpu.cfs_quota_us"), file("cpu", "sb-a/work/cpu.cfs_quota_us"));
+  EXPECT_EQ(value("agent", "cpu.shares"), "2048");
+  // Somebody else changes one.
+  for (auto& h : openHierarchies(readHierarchies())) {
+    if (h.info.v2 || !h.info.has("pids")) continue;
+    auto work = openBelow(h.mount, base_ + "/inst/sb-a/work");
+    ASSERT_EQ(KJ_ASSERT_NONNULL(work).write("pids.max", "max"), 0);
+  }
+  EXPECT_EQ(value("work", "pids.max"), "max");
+  sandbox->removePass();
+  EXPECT_EQ(value("work", "pids.max"), "");
+}
+
 TEST_F(V1Test, ALimitThatDoesNotHoldLeavesNothing) {
   auto limits = someLimits();
   limits.cpuMillis = 5;  // below the kernel's smallest quota

@@ -249,6 +249,21 @@ class V2SandboxCgroups final : public SandboxBase {
     return counters;
   }
 
+  std::vector<LimitFact> readLimits() override {
+    std::vector<LimitFact> facts;
+    KJ_IF_MAYBE (work, state_->work) {
+      for (const char* file : {"memory.max", "memory.swap.max", "pids.max", "cpu.max"}) {
+        facts.push_back(readLimit(*work, "work", file));
+      }
+    }
+    KJ_IF_MAYBE (agent, agentDir_) {
+      for (const char* file : {"memory.max", "memory.swap.max", "pids.max", "cpu.weight"}) {
+        facts.push_back(readLimit(*agent, "agent", file));
+      }
+    }
+    return facts;
+  }
+
   std::vector<kj::AutoCloseFd> initFds() override {
     std::vector<kj::AutoCloseFd> fds;
     int copy;

@@ -203,6 +203,13 @@ TEST_F(V2Test, LimitsHoldWhereThereAreControllers) {
   EXPECT_EQ(text("sb-e/work", "pids.max"), "12\n");
   EXPECT_EQ(text("sb-e/work", "cpu.max"), "50000 100000\n");
   EXPECT_EQ(text("sb-e/agent", "pids.max"), "96\n");
+  auto facts = sandbox->readLimits();
+  EXPECT_EQ(facts.size(), 8u);
+  for (auto& fact : facts) {
+    EXPECT_TRUE(fact.file == "memory.swap.max" || fact.missing.empty()) << fact.file;
+    if (!fact.missing.empty()) continue;
+    EXPECT_EQ(fact.value + "\n", text(("sb-e/" + fact.group).c_str(), fact.file.c_str()));
+  }
 }
 
 }  // namespace
