@@ -30,6 +30,9 @@ namespace {
   enterCgroupNamespace(spec);
   // sysfs shows the network namespace of whoever mounts it.
   enterNetwork(prepared);
+  // In all of them, and the host's /proc still there: later nobody but the
+  // sandbox can read them.
+  reportNamespaces(prepared);
   done(Step::kNamespaces);
   buildRoot(spec, prepared);
   done(Step::kMounts);

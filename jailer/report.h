@@ -42,11 +42,16 @@ constexpr const char* stepName(Step step) {
   return kNames[index < sizeof(kNames) / sizeof(*kNames) ? index : 0];
 }
 
-// One write each, smaller than PIPE_BUF. kBorn comes first, then either kFailed
-// or kDone and, when the agent runs, the end of the pipe (it is CLOEXEC).
+// In this order in Report::namespaces.
+constexpr const char* kNamespaces[] = {"user", "mnt", "pid", "net", "ipc", "uts", "cgroup"};
+constexpr int kNamespaceCount = sizeof(kNamespaces) / sizeof(*kNamespaces);
+
+// One write each, smaller than PIPE_BUF. kBorn comes first, then kEntered, then
+// either kFailed or kDone and, when the agent runs, the end of the pipe (it is
+// CLOEXEC).
 struct Report {
   static constexpr uint32_t kMagic = 0x6a61696c;
-  enum Kind : uint32_t { kBorn = 1, kFailed = 2, kDone = 3 };
+  enum Kind : uint32_t { kBorn = 1, kFailed = 2, kDone = 3, kEntered = 4 };
   uint32_t magic = kMagic;
   uint32_t kind = 0;
   int32_t pid = 0;      // kBorn: the sandbox's init, a child of the jailer's parent
@@ -56,6 +61,7 @@ struct Report {
   // kDone: when each step had been done, in CLOCK_MONOTONIC's nanoseconds; [0]
   // when the jailer began.
   uint64_t ends[kSteps] = {};
+  uint64_t namespaces[kNamespaceCount] = {};  // kEntered: inode numbers
 };
 
 }  // namespace cordon::jailer

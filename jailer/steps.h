@@ -52,6 +52,8 @@ void awaitFurnished(const Prepared& prepared);
 // jailer reports its pid, waits for the furnishing child and exits.
 void becomeInit(JailSpec::Reader spec, const Prepared& prepared);
 void enterNetwork(const Prepared& prepared);
+// Their inode numbers, on the status pipe.
+void reportNamespaces(const Prepared& prepared);
 
 // mounts.cc
 void buildRoot(JailSpec::Reader spec, const Prepared& prepared);

@@ -18,7 +18,9 @@
 
 #include "broker/cgroups.h"
 #include "broker/children.h"
+#include "broker/kernel_facts.h"
 #include "broker/limits.h"
+#include "runtimes/mount_plan.h"
 
 namespace cordon::runtimes {
 
@@ -93,6 +95,9 @@ struct Started {
   kj::Own<broker::Child> init;
   // What its making was made of, in order, for the log: name and nanoseconds.
   std::vector<std::pair<std::string, int64_t>> steps = {};
+  // Of the sandbox, as the kernel told our own program inside them; 0 where
+  // nobody of ours was in a position to read it.
+  broker::NamespaceInodes namespaces{};
 };
 
 class Runtime {
@@ -115,6 +120,15 @@ class Runtime {
                                                 const std::string& directory) = 0;
   // False: cleanup() never finds anything.
   virtual bool keepsState() const { return true; }
+  // What create() mounts for this request, in order; what an image has there
+  // stands in it as well. Nothing is done.
+  virtual MountPlan mountPlan(const CreateRequest&) const { return {}; }
+  // As its program or we call it; "" = never asked.
+  virtual std::string version() const { return ""; }
+  // Who chooses the arguments of the calls that reach the host's kernel.
+  virtual const char* argumentsChosenBy() const {
+    return "the program itself, filtered by seccomp";
+  }
   // One line for the inspect card; the workload's seccomp profile is not in it.
   virtual std::string isolation() const = 0;
 };

@@ -25,6 +25,8 @@ class HostRuntime final : public Runtime {
   bool isSandbox() const override { return false; }
   bool needsCgroups() const override { return false; }
   bool needsImage() const override { return false; }
+  std::string version() const override { return "1"; }
+  const char* argumentsChosenBy() const override { return "the program itself, unfiltered"; }
 
   kj::Promise<Probe> probe() override {
     Probe probe;

@@ -13,12 +13,14 @@
 
 #include "jailer/seccomp.h"
 #include "runtimes/jail/jail_create.h"
+#include "runtimes/jail/jail_spec.h"
 #include "runtimes/sealed_file.h"
 
 namespace cordon::runtimes {
 
 namespace {
 
+constexpr char kVersion[] = "1";
 constexpr size_t kMostAgentBytes = 64 << 20;
 
 kj::Array<kj::byte> wholeFile(const std::string& path) {
@@ -57,7 +59,7 @@ class JailRuntime final : public Runtime {
     prepare();
     Probe probe;
     probe.available = true;
-    probe.version = "1";
+    probe.version = kVersion;
     return probe;
   }
 
@@ -69,6 +71,11 @@ class JailRuntime final : public Runtime {
     auto promise = job->run();
     return promise.attach(kj::mv(job));
   }
+
+  MountPlan mountPlan(const CreateRequest& request) const override {
+    return jailMountPlan(request, parts_.cpus);
+  }
+  std::string version() const override { return kVersion; }
 
   // Mounts and namespaces went with the last process.
   std::vector<broker::LeftOver> cleanup(const std::string&, const std::string&) override {

@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "runtimes/jail/jail_spec.h"
 #include "runtimes/kill_cgroups.h"
 
@@ -134,6 +136,10 @@ bool JailCreate::take(const jailer::Report& report, ssize_t size) {
     born_ = report;
     return true;
   }
+  if (report.kind == jailer::Report::kEntered && !entered_) {
+    entered_ = report;
+    return true;
+  }
   if (report.kind == jailer::Report::kDone && !done_) {
     done_ = report;
     return true;
@@ -167,7 +173,12 @@ kj::Promise<JailCreate::Result> JailCreate::afterReports() {
                   "the agent ended at once with " + std::to_string(ended->code));
     }
     Result result;
-    result.init<Started>(Started{kj::mv(*init), steps()});
+    auto& started = result.init<Started>(Started{kj::mv(*init), steps()});
+    static_assert(std::size(broker::kNamespaceNames) == std::size(jailer::kNamespaces));
+    if (entered_) {
+      std::copy(std::begin(entered_->namespaces), std::end(entered_->namespaces),
+                started.namespaces.begin());
+    }
     return kj::mv(result);
   }
   return fail(rpc::Reason::RUNTIME_FAILED, "the init that the jailer named is no child of ours");

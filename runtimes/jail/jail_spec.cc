@@ -126,6 +126,40 @@ class Plan {
   std::vector<Planned> mounts_;
 };
 
+// As jailer/mounts.cc does it.
+void describe(MountPlan& out, const Planned& mount) {
+  auto add = [&](std::string what, bool readOnly, bool noDev, bool noExec) {
+    out.push_back({std::move(what), "/" + mount.where, planFlags(readOnly, true, noDev, noExec)});
+  };
+  switch (mount.kind) {
+    case MountKind::PROC:
+      return add("proc", mount.readOnly, true, mount.noExec);
+    case MountKind::SYSFS:
+      return add("sysfs", mount.readOnly, true, mount.noExec);
+    case MountKind::TMPFS:
+      return add("tmpfs", mount.readOnly, true, mount.noExec);
+    case MountKind::DEVPTS:
+      return add("devpts", mount.readOnly, true, mount.noExec);
+    case MountKind::DEVICE:
+      return add("the host's /" + mount.where, false, false, true);
+    case MountKind::AGAIN:
+      if (lookUp("/" + mount.where) == KernelPath::kAbsent) return;
+      return add("the same again", mount.readOnly, true, mount.noExec);
+    case MountKind::MASK:
+      switch (lookUp("/" + mount.where)) {
+        case KernelPath::kAbsent:
+          return;
+        case KernelPath::kFile:
+          return add("the host's /dev/null, over a file", false, false, true);
+        case KernelPath::kDirectory:
+          return add("an empty tmpfs, over a directory", true, true, true);
+      }
+      return;
+    case MountKind::LINK:
+      return;
+  }
+}
+
 void write(jailer::Mount::Builder out, const Planned& mount) {
   out.setKind(mount.kind);
   out.setWhere(mount.where);
@@ -176,6 +210,13 @@ void fillJailSpec(jailer::JailSpec::Builder spec, const CreateRequest& request, 
   Plan plan(request, cpus);
   auto mounts = spec.initMounts(static_cast<uint>(plan.mounts().size()));
   for (uint i = 0; i < mounts.size(); ++i) write(mounts[i], plan.mounts()[i]);
+}
+
+MountPlan jailMountPlan(const CreateRequest& request, unsigned cpus) {
+  MountPlan result = imagePlan(*request.image, request.limits.rootBytes != 0);
+  Plan plan(request, cpus);
+  for (auto& mount : plan.mounts()) describe(result, mount);
+  return result;
 }
 
 kj::AutoCloseFd sealedSpec(const CreateRequest& request, unsigned cpus, uint32_t cgroupFds) {

@@ -12,6 +12,9 @@ namespace cordon::runtimes {
 void fillJailSpec(jailer::JailSpec::Builder spec, const CreateRequest& request, unsigned cpus,
                   uint32_t cgroupFds);
 
+// The same mounts as Runtime::mountPlan() tells them.
+MountPlan jailMountPlan(const CreateRequest& request, unsigned cpus);
+
 // In a sealed memfd.
 kj::AutoCloseFd sealedSpec(const CreateRequest& request, unsigned cpus, uint32_t cgroupFds);
 

@@ -48,13 +48,12 @@ void writeProcess(JsonWriter& json, const BundleInput& input) {
   json.endObject();
 }
 
-void writeMount(JsonWriter& json, const char* destination, const char* type, const char* source,
-                const Strings& options) {
-  json.beginObject();
-  json.field("destination", destination).field("type", type).field("source", source);
-  json.field("options", options);
-  json.endObject();
-}
+struct Mounted {
+  const char* destination;
+  const char* type;
+  const char* source;
+  Strings options;
+};
 
 // A sized tmpfs.
 Strings scratchOptions(uint64_t bytes, uint32_t uid, uint32_t gid, const Strings& more = {}) {
@@ -69,22 +68,44 @@ Strings scratchOptions(uint64_t bytes, uint32_t uid, uint32_t gid, const Strings
   return options;
 }
 
+std::vector<Mounted> mountsOf(const BundleInput& input) {
+  auto& limits = input.limits;
+  return {
+      {"/proc", "proc", "proc", {"nosuid", "noexec", "nodev"}},
+      {"/sys", "sysfs", "sysfs", {"nosuid", "noexec", "nodev", "ro"}},
+      // nodev here does not touch the six devices: each is a bind mount of its own.
+      {"/dev",
+       "tmpfs",
+       "tmpfs",
+       {"nosuid", "noexec", "nodev", "ro", "mode=755", "size=65536", "nr_inodes=64"}},
+      {"/dev/pts",
+       "devpts",
+       "devpts",
+       {"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"}},
+      {"/dev/shm", "tmpfs", "shm", scratchOptions(limits.shmBytes, 0, 0, {"noexec"})},
+      {"/tmp", "tmpfs", "tmp", scratchOptions(limits.tmpBytes, 0, 0)},
+      {"/work", "tmpfs", "work",
+       scratchOptions(limits.diskBytes, input.image->defaultUid, input.image->defaultGid)},
+  };
+}
+
 void writeMounts(JsonWriter& json, const BundleInput& input) {
   json.key("mounts").beginArray();
-  writeMount(json, "/proc", "proc", "proc", {"nosuid", "noexec", "nodev"});
-  writeMount(json, "/sys", "sysfs", "sysfs", {"nosuid", "noexec", "nodev", "ro"});
-  // nodev here does not touch the six devices: each is a bind mount of its own.
-  writeMount(json, "/dev", "tmpfs", "tmpfs",
-             {"nosuid", "noexec", "nodev", "ro", "mode=755", "size=65536", "nr_inodes=64"});
-  writeMount(json, "/dev/pts", "devpts", "devpts",
-             {"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"});
-  writeMount(json, "/dev/shm", "tmpfs", "shm",
-             scratchOptions(input.limits.shmBytes, 0, 0, {"noexec"}));
-  writeMount(json, "/tmp", "tmpfs", "tmp", scratchOptions(input.limits.tmpBytes, 0, 0));
-  writeMount(
-      json, "/work", "tmpfs", "work",
-      scratchOptions(input.limits.diskBytes, input.image->defaultUid, input.image->defaultGid));
+  for (auto& mount : mountsOf(input)) {
+    json.beginObject();
+    json.field("destination", mount.destination).field("type", mount.type);
+    json.field("source", mount.source).field("options", mount.options);
+    json.endObject();
+  }
   json.endArray();
+}
+
+PlannedMount planned(const Mounted& mount) {
+  auto has = [&](const char* option) {
+    return std::count(mount.options.begin(), mount.options.end(), option) > 0;
+  };
+  return {mount.type, mount.destination,
+          planFlags(has("ro"), has("nosuid"), has("nodev"), has("noexec"))};
 }
 
 void writeIdMappings(JsonWriter& json, const IdRange& ids) {
@@ -139,6 +160,35 @@ void writeLinux(JsonWriter& json, const BundleInput& input) {
 }
 
 }  // namespace
+
+MountPlan bundleMountPlan(const BundleInput& input) {
+  MountPlan plan = imagePlan(*input.image, false);
+  for (auto& mount : mountsOf(input)) plan.push_back(planned(mount));
+  // What runc adds by itself. Its binds have the flags of their source.
+  for (const char* device : {"null", "random", "full", "tty", "zero", "urandom"}) {
+    std::string path = std::string("/dev/") + device;
+    plan.push_back({"the host's " + path, path, planFlags(false, false, false, false)});
+  }
+  for (auto& path : readOnlyPaths()) {
+    if (lookUp(path) == KernelPath::kAbsent) continue;
+    plan.push_back({"the same again", path, planFlags(true, true, true, true)});
+  }
+  for (auto& path : maskedPaths(input.cpus)) {
+    switch (lookUp(path)) {
+      case KernelPath::kAbsent:
+        break;
+      case KernelPath::kFile:
+        plan.push_back(
+            {"the host's /dev/null, over a file", path, planFlags(false, false, false, false)});
+        break;
+      case KernelPath::kDirectory:
+        plan.push_back(
+            {"an empty tmpfs, over a directory", path, planFlags(true, false, false, false)});
+        break;
+    }
+  }
+  return plan;
+}
 
 std::string bundleConfig(const BundleInput& input) {
   JsonWriter json;

@@ -29,4 +29,7 @@ struct BundleInput {
 // The text of config.json.
 std::string bundleConfig(const BundleInput& input);
 
+// What runc mounts of it.
+MountPlan bundleMountPlan(const BundleInput& input);
+
 }  // namespace cordon::runtimes

@@ -60,6 +60,11 @@ class RuncRuntime final : public Runtime {
     return promise.attach(kj::mv(job));
   }
 
+  MountPlan mountPlan(const CreateRequest& request) const override {
+    return bundleMountPlan(bundleFor(request));
+  }
+  std::string version() const override { return version_; }
+
   std::vector<broker::LeftOver> cleanup(const std::string&, const std::string& directory) override {
     return removeRuncFiles(directory);
   }
