@@ -277,9 +277,11 @@ class V1SandboxCgroups final : public SandboxBase {
     facts.push_back(readLimit(pids.work, "work", "pids.max"));
     facts.push_back(readLimit(cpu.work, "work", "cpu.cfs_quota_us"));
     facts.push_back(readLimit(cpu.work, "work", "cpu.cfs_period_us"));
-    facts.push_back(readLimit(memory.agent, "agent", "memory.limit_in_bytes"));
-    facts.push_back(readLimit(pids.agent, "agent", "pids.max"));
-    facts.push_back(readLimit(cpu.agent, "agent", "cpu.shares"));
+    for (auto [controller, file] : {std::pair{"memory", "memory.limit_in_bytes"},
+                                    {"pids", "pids.max"},
+                                    {"cpu", "cpu.shares"}}) {
+      facts.push_back(readAgentLimit(controller, file));
+    }
     return facts;
   }
 
@@ -297,6 +299,16 @@ class V1SandboxCgroups final : public SandboxBase {
   bool collided() const { return collided_; }
 
  private:
+  // By its path: no descriptor of agent is kept.
+  LimitFact readAgentLimit(const char* controller, const char* file) {
+    for (auto& h : tree().all) {
+      if (h.info.v2 || !h.info.has(controller)) continue;
+      auto agent = openBelow(h.mount, path() + "/agent");
+      KJ_IF_MAYBE (dir, agent) return readLimit(*dir, "agent", file);
+    }
+    return {"agent", file, "", "its cgroup is gone"};
+  }
+
   kj::Maybe<LimitNotApplied> makePlace(const MountedHierarchy& h) {
     auto parent = tree().instanceDir(h);
     KJ_IF_MAYBE (instance, parent) {

@@ -205,6 +205,153 @@ struct SandboxInfo {
   # tuned (70 of 373 calls)".
   seccomp @14 :SeccompProfile;
   # The workload's; no name = none (host runtime).
+  card @15 :BoundaryCard;
+  # In `inspect` alone: it costs a read of a dozen files.
+}
+
+# ---- The boundary card: docs/card.md. Every text is printable ASCII (other
+# bytes as \012) and at most 256 KiB together from one file.
+
+enum FactSource {
+  kernel @0;
+  # the host's kernel, read when the card was asked for, or by the jailer at
+  # creation
+  agent @1;
+  # told by vm-agent
+  broker @2;
+  # planned or compiled by the service; nothing that was read back
+}
+
+struct Origin {
+  source @0 :FactSource;
+  from @1 :Text;
+  # The file or the call: "/proc/PID/status of the init".
+  missing @2 :Text;
+  # "" = the facts beside it were had. Else why not; they are then empty.
+}
+
+struct CapabilitySet {
+  set @0 :Text;
+  # inheritable, permitted, effective, bounding, ambient
+  mask @1 :UInt64;
+  names @2 :List(Text);
+}
+
+struct IdMapLine {
+  inside @0 :UInt32;
+  outside @1 :UInt32;
+  # the host's
+  count @2 :UInt32;
+}
+
+enum Own {
+  unknown @0;
+  yes @1;
+  # another one than the service's
+  no @2;
+}
+
+struct NamespaceFact {
+  kind @0 :Text;
+  # user, mnt, pid, net, ipc, uts, cgroup
+  inode @1 :UInt64;
+  # 0 = could not be read; origin.missing says why
+  serviceInode @2 :UInt64;
+  # of the process that started the service's broker, before it narrowed itself
+  own @3 :Own;
+  shownBy @4 :Text;
+  # what `own` is concluded from
+  origin @5 :Origin;
+  # of `inode`
+}
+
+struct MountFact {
+  where @0 :Text;
+  flags @1 :Text;
+  # of the mount: "ro,nosuid,nodev,relatime"
+  type @2 :Text;
+  source @3 :Text;
+  root @4 :Text;
+  # which part of the file system: "/" or, of a bind, the path in it
+  options @5 :Text;
+  # of the file system: "rw,size=65536k"
+}
+
+struct PlannedMount {
+  what @0 :Text;
+  where @1 :Text;
+  flags @2 :Text;
+}
+
+struct LimitFact {
+  group @0 :Text;
+  # the cgroup: work (all execs together) or agent
+  file @1 :Text;
+  value @2 :Text;
+  # the kernel's words; "" = missing
+  missing @3 :Text;
+}
+
+struct RlimitFact {
+  name @0 :Text;
+  soft @1 :Text;
+  hard @2 :Text;
+  unit @3 :Text;
+}
+
+struct InterfaceFact {
+  name @0 :Text;
+  receivedBytes @1 :UInt64;
+  sentBytes @2 :UInt64;
+}
+
+struct BoundaryCard {
+  isSandbox @0 :Bool;
+  runtimeVersion @1 :Text;
+  argumentsChosenBy @2 :Text;
+  # of the system calls that reach the host's kernel
+  missing @3 :Text;
+  # "" = there is a card; else why there is none
+
+  status @4 :Origin;
+  # of the following, as of the sandbox's init (vm-agent)
+  uids @5 :List(UInt32);
+  # real, effective, saved, file system; the host's numbers
+  gids @6 :List(UInt32);
+  noNewPrivs @7 :Bool;
+  capabilities @8 :List(CapabilitySet);
+  seccompMode @9 :UInt32;
+  # 0 none, 1 strict, 2 filters
+  initFilters @10 :UInt32;
+  # in force on the init: the service's, and the agent's own
+  filtersCounted @11 :Bool;
+  # false: this kernel doesn't count them
+
+  serviceFilters @12 :UInt32;
+  # in force on the broker, and inherited by all that it starts
+  serviceFiltersOrigin @13 :Origin;
+  serviceRefusedCalls @14 :UInt32;
+  # that the broker's own filter refuses; source broker
+  agentProfile @15 :SeccompProfile;
+  # the agent's own filter; source broker
+  workloadFilters @16 :UInt32;
+  # that vm-agent puts on each program besides; source broker
+
+  uidMap @17 :List(IdMapLine);
+  uidMapOrigin @18 :Origin;
+  gidMap @19 :List(IdMapLine);
+  gidMapOrigin @20 :Origin;
+  namespaces @21 :List(NamespaceFact);
+  mounts @22 :List(MountFact);
+  mountsOrigin @23 :Origin;
+  plan @24 :List(PlannedMount);
+  # source broker
+  limits @25 :List(LimitFact);
+  limitsOrigin @26 :Origin;
+  rlimits @27 :List(RlimitFact);
+  rlimitsOrigin @28 :Origin;
+  interfaces @29 :List(InterfaceFact);
+  interfacesOrigin @30 :Origin;
 }
 
 struct ReceiptItem {

@@ -10,7 +10,7 @@ $Cxx.namespace("cordon::jailer");
 
 const specVersion :UInt32 = 1;
 const maxSpecBytes :UInt32 = 262144;
-const maxMounts :UInt32 = 128;
+const maxMounts :UInt32 = 2048;
 const maxImageMounts :UInt32 = 576;
 # More are refused, as everything outside the ranges given below.
 

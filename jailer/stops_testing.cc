@@ -33,7 +33,7 @@ int stopAfter() {
   return kStep;
 }
 
-void done(int step) {
+void stop(int step) {
   if (stopAfter() != step) return;
   char name[16];
   snprintf(name, sizeof(name), "at step %d", step);
@@ -43,8 +43,8 @@ void done(int step) {
 }
 
 template <typename T>
-T done(int step, T result) {
-  done(step);
+T stopWith(int step, T result) {
+  stop(step);
   return result;
 }
 
@@ -53,20 +53,22 @@ T done(int step, T result) {
 
 // The lines of run(), each with a stop behind it. A macro's own name inside it
 // is the function.
-#define closeUnnamed() (done(0), closeUnnamed(), done(1))
-#define readSpec() done(2, readSpec())
-#define joinCgroups(spec) (joinCgroups(spec), done(3))
-#define prepareNamespaces(spec) done(4, prepareNamespaces(spec))
-#define becomeInit(spec) (becomeInit(spec), done(5))
-#define enterCgroupNamespace(spec) (enterCgroupNamespace(spec), done(6))
-#define enterNetwork(prepared) (enterNetwork(prepared), done(7))
-#define buildRoot(spec, prepared) (buildRoot(spec, prepared), done(8))
-#define setHostname(spec) (setHostname(spec), done(9))
-#define enterRoot() (enterRoot(), done(10))
-#define setLimits(spec) (setLimits(spec), done(11))
-#define isolateCore(spec) (isolateCore(spec), done(12))
-#define becomeAgent(spec, prepared) (becomeAgent(spec, prepared), done(13))
-#define closeAllButTheAgents() (closeAllButTheAgents(), done(14))
-#define installFilter() (installFilter(), done(15))
+#define closeUnnamed() (stop(0), closeUnnamed(), stop(1))
+#define readSpec() stopWith(2, readSpec())
+#define joinCgroups(spec) (joinCgroups(spec), stop(3))
+#define prepareNamespaces(spec) stopWith(4, prepareNamespaces(spec))
+#define becomeInit(spec, prepared) (becomeInit(spec, prepared), stop(5))
+#define enterCgroupNamespace(spec) (enterCgroupNamespace(spec), stop(6))
+#define enterNetwork(prepared) (enterNetwork(prepared), stop(7))
+#define reportNamespaces(prepared) (reportNamespaces(prepared), stop(8))
+#define buildRoot(spec, prepared) (buildRoot(spec, prepared), stop(9))
+#define setHostname(spec) (setHostname(spec), stop(10))
+#define enterRoot() (enterRoot(), stop(11))
+#define awaitFurnished(prepared) (awaitFurnished(prepared), stop(12))
+#define setLimits(spec) (setLimits(spec), stop(13))
+#define isolateCore(spec) (isolateCore(spec), stop(14))
+#define becomeAgent(spec, prepared) (becomeAgent(spec, prepared), stop(15))
+#define closeAllButTheAgents() (closeAllButTheAgents(), stop(16))
+#define installFilter() (installFilter(), stop(17))
 
 #include "jailer/main.cc"

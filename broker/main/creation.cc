@@ -41,6 +41,20 @@ kj::Promise<bool> readable(kj::UnixEventPort::FdObserver& observer, int fd) {
 }
 }  // namespace
 
+runtimes::CreateRequest requestOf(Sandbox& sandbox) {
+  runtimes::CreateRequest request;
+  request.name = sandbox.name();
+  request.hostname = sandbox.spec.hostname.empty() ? sandbox.name() : sandbox.spec.hostname;
+  request.directory = sandbox.entry.directory;
+  request.image = sandbox.image.get();
+  request.limits = sandbox.spec.limits;
+  request.ids = sandbox.ids();
+  KJ_IF_MAYBE (cgroups, sandbox.cgroups) {
+    request.cgroups = cgroups->get();
+  }
+  return request;
+}
+
 struct Creation::Job {
   kj::Own<Sandbox> sandbox;
   kj::Own<PeerScope> peer;
@@ -296,16 +310,7 @@ kj::Promise<Creation::Result> Creation::queueControl(Job& job) {
 
 kj::Promise<Creation::Result> Creation::startRuntime(Job& job) {
   auto& sandbox = *job.sandbox;
-  runtimes::CreateRequest request;
-  request.name = sandbox.name();
-  request.hostname = sandbox.spec.hostname.empty() ? sandbox.name() : sandbox.spec.hostname;
-  request.directory = sandbox.entry.directory;
-  request.image = sandbox.image.get();
-  request.limits = sandbox.spec.limits;
-  request.ids = sandbox.ids();
-  KJ_IF_MAYBE (cgroups, sandbox.cgroups) {
-    request.cgroups = cgroups->get();
-  }
+  auto request = requestOf(sandbox);
   request.control = KJ_ASSERT_NONNULL(sandbox.control)->takeAgentEnd();
   sandbox.runtimeUsed = true;
   return sandbox.runtime->create(kj::mv(request)).then([&job, &sandbox](auto&& answer) -> Result {
@@ -316,6 +321,7 @@ kj::Promise<Creation::Result> Creation::startRuntime(Job& job) {
     auto& started = answer.template get<runtimes::Started>();
     for (auto& [name, ns] : started.steps) job.times.part(sandbox.entry.runtime + "/" + name, ns);
     sandbox.init = kj::mv(started.init);
+    sandbox.namespaces = started.namespaces;
     return nullptr;
   });
 }

@@ -33,6 +33,10 @@ struct Created {
   std::string token;
 };
 
+// What the runtime is asked for, but for the control socket. From the same words
+// its mount plan is told.
+runtimes::CreateRequest requestOf(Sandbox& sandbox);
+
 class Creation final : private kj::TaskSet::ErrorHandler {
  public:
   Creation(Services& services, Registry& registry, Destruction& destruction);

@@ -124,6 +124,13 @@ std::vector<WorkloadProfile> forWorkloads(const std::vector<jailer::CompiledProf
   return result;
 }
 
+// For its counts alone.
+WorkloadProfile agentProfile() {
+  auto compiled = jailer::compileAgentProfile();
+  return {"agent", -1, static_cast<uint32_t>(compiled.allowedCalls),
+          static_cast<uint32_t>(compiled.knownCalls)};
+}
+
 void logHardening(const Hardened& hardened) {
   spdlog::info("hardened: {} capabilities left, {} system calls refused",
                hardened.capabilities.size(), hardened.refusedCalls);
@@ -149,13 +156,17 @@ int serve(const Options& options) {
   becomeSubreaper();
   raiseFileLimit();
 
+  // Before the first namespace of our own: what a sandbox's are compared with.
+  auto namespaces = ownNamespaces();
+
   // ------------------------------------------------- as root: narrow ourselves
   // Before the cgroups are looked for: their descriptors must belong to mounts
   // of our own namespace.
   Place place(options, state);
   // Before the first child, the first thread and the first byte of a peer; after
   // the mounts, which are the last thing that needs what is given up here.
-  logHardening(hardenBroker());
+  auto hardened = hardenBroker();
+  logHardening(hardened);
 
   // ------------------------------------------------------------ what there is
   auto io = kj::setupAsyncIo();
@@ -185,6 +196,9 @@ int serve(const Options& options) {
                     forWorkloads(profiles),
                     place.sandboxes(),
                     options.allowHostRuntime};
+  services.agentProfile = agentProfile();
+  services.refusedCalls = static_cast<uint32_t>(hardened.refusedCalls);
+  services.namespaces = namespaces;
   Registry registry(options.maxSandboxes, options.maxSandboxesPerOwner);
   Destruction destruction(services, registry);
   LogFaults faults;

@@ -14,6 +14,7 @@
 
 #include "broker/cgroups.h"
 #include "broker/children.h"
+#include "broker/kernel_facts.h"
 #include "broker/main/control_channel.h"
 #include "broker/main/execs.h"
 #include "broker/main/ledger.h"
@@ -65,7 +66,8 @@ class Sandbox final : public kj::Refcounted {
   // The stream that showed readiness, for the first connect().
   kj::AutoCloseFd readyStream;
   kj::Maybe<kj::Own<Child>> init;
-  bool runtimeUsed = false;  // create() was called: its cleanup() has work
+  NamespaceInodes namespaces{};  // as the runtime reported them; 0 = it can't
+  bool runtimeUsed = false;      // create() was called: its cleanup() has work
 
   // Timers and watches.
   kj::Maybe<kj::Promise<void>> watch;   // for the init's death

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 
+#include "broker/main/card.h"
 #include "broker/main/info.h"
 
 namespace cordon::broker {
@@ -84,7 +85,9 @@ class SandboxPort final : public rpc::Sandbox::Server {
       if (sandbox_->gone) {
         write(results.initStatus(), sandboxGone());
       } else {
-        write(results.initInfo(), *sandbox_, services_.timer.now(), true);
+        auto info = results.initInfo();
+        write(info, *sandbox_, services_.timer.now(), true);
+        writeCard(info.initCard(), *sandbox_, services_);
         writeOk(results.initStatus());
       }
       return kj::READY_NOW;

@@ -8,6 +8,7 @@
 
 #include "broker/cgroups.h"
 #include "broker/children.h"
+#include "broker/kernel_facts.h"
 #include "broker/limits.h"
 #include "broker/main/ledger.h"
 #include "broker/main/runtime_set.h"
@@ -33,6 +34,10 @@ struct Services {
   std::string sandboxesDirectory;
   bool allowHostRuntime = false;
   LeafBudget leaves = LeafBudget::ofThisProcess();
+  // For the boundary card.
+  WorkloadProfile agentProfile = {};  // the agent's own filter; bpf unused
+  uint32_t refusedCalls = 0;          // by the broker's own filter
+  NamespaceInodes namespaces = ownNamespaces();
 };
 
 }  // namespace cordon::broker

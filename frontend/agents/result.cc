@@ -4,6 +4,8 @@
 
 #include <optional>
 
+#include "frontend/agents/card.h"
+
 namespace cordon::agents {
 namespace {
 
@@ -227,6 +229,7 @@ void toProto(rpc::SandboxInfo::Reader in, v1::SandboxInfo& out) {
   out.set_idle_ms(in.getIdleMs());
   out.set_isolation(in.getIsolation());
   if (in.getSeccomp().getName().size() > 0) toProto(in.getSeccomp(), *out.mutable_seccomp());
+  if (in.hasCard()) toProto(in.getCard(), in.getSeccomp(), *out.mutable_card());
 }
 
 void toProto(rpc::RuntimeInfo::Reader in, v1::RuntimeInfo& out) {

@@ -11,7 +11,9 @@ namespace {
 class InspectCommand : public Command {
  public:
   const char* name() const override { return "inspect"; }
-  const char* summary() const override { return "show a sandbox: limits, counters, time left"; }
+  const char* summary() const override {
+    return "show a sandbox: what it is made of, limits, counters, time left";
+  }
   const char* examples() const override {
     return "  cordon inspect \"$ID\"\n"
            "  cordon inspect --json \"$ID\"";

@@ -111,6 +111,7 @@ Json toJson(const v1::SandboxInfo& info) {
   for (const v1::CounterValue& counter : info.counters()) {
     json["counters"].push_back({{"counter", counter.counter()}, {"value", counter.value()}});
   }
+  if (info.has_card()) json["card"] = toJson(info.card());
   return json;
 }
 

@@ -19,6 +19,7 @@ Json toJson(const client::Outcome& outcome);
 Json toJson(const v1::Verdict& verdict);
 Json toJson(const v1::Receipt& receipt);
 Json toJson(const v1::SandboxInfo& info);
+Json toJson(const v1::BoundaryCard& card);
 Json toJson(const v1::ListResponse& list);
 Json toJson(const v1::RuntimesResponse& runtimes);
 // {"error": {...}}
@@ -39,6 +40,7 @@ verdict::Verdict fromMessage(const v1::Verdict& message);
 std::string table(const v1::ListResponse& list, int64_t nowUnixMs);
 std::string table(const v1::RuntimesResponse& runtimes);
 std::string card(const v1::SandboxInfo& info, int64_t nowUnixMs);
+std::string text(const v1::BoundaryCard& card);
 std::string text(const v1::Receipt& receipt);
 
 // "CODE, REASON: message", escaped, without a newline.

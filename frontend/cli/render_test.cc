@@ -180,6 +180,70 @@ TEST(Text, OfRuntimesSaysWhyNotAndWhatToDo) {
   EXPECT_NE(text.find("not a sandbox"), std::string::npos);
 }
 
+v1::BoundaryCard someCard() {
+  v1::BoundaryCard card;
+  card.set_is_sandbox(true);
+  card.set_runtime_version("1.2");
+  card.mutable_init()->mutable_origin()->set_from("/proc/PID/status");
+  card.mutable_init()->set_no_new_privs(true);
+  auto& ns = *card.add_namespaces();
+  ns.set_kind("mnt");
+  ns.set_inode(7);
+  ns.set_service_inode(8);
+  ns.set_own(v1::OWN_YES);
+  auto& mount = *card.mutable_mounts()->add_mounts();
+  mount.set_where("/dev/null");
+  mount.set_type("devtmpfs");
+  mount.set_root("/null");
+  mount.set_flags("rw,nosuid\x1b[1m");
+  card.mutable_seccomp()->set_in_force(3);
+  card.mutable_seccomp()->set_of_service(2);
+  return card;
+}
+
+TEST(Text, OfACardHasEachFactAndIsSafe) {
+  std::string shown = text(someCard());
+  EXPECT_NE(shown.find("runtime version  1.2 [broker]\n"), std::string::npos) << shown;
+  EXPECT_NE(shown.find("mnt: its own, inode 7 (the service's: 8)"), std::string::npos) << shown;
+  EXPECT_NE(shown.find("/dev/null  devtmpfs[/null]  rw,nosuid"), std::string::npos) << shown;
+  EXPECT_NE(shown.find("filters in force on the init: 3"), std::string::npos) << shown;
+  EXPECT_EQ(shown.find('\x1b'), std::string::npos);
+  EXPECT_EQ(shown.find("NONE"), std::string::npos);
+}
+
+TEST(Text, OfACardSaysWhatIsNotKnown) {
+  v1::BoundaryCard card = someCard();
+  card.mutable_init()->mutable_origin()->set_missing("status: gone");
+  card.mutable_mounts()->mutable_origin()->set_missing("too long");
+  auto& ns = *card.mutable_namespaces(0);
+  ns.set_inode(0);
+  ns.set_own(v1::OWN_UNKNOWN);
+  ns.mutable_origin()->set_missing("nobody may");
+  std::string shown = text(card);
+  for (const char* each :
+       {"init             not known: status: gone\n", "mounts           not known: too long\n",
+        "mnt: not known whether its own", "inode not readable: nobody may",
+        "filters in force on the init: not known"}) {
+    EXPECT_NE(shown.find(each), std::string::npos) << each << shown;
+  }
+  EXPECT_EQ(shown.find("no new privs"), std::string::npos) << "made up";
+  EXPECT_EQ(shown.find("/dev/null"), std::string::npos);
+  Json json = toJson(card);
+  EXPECT_TRUE(json["mounts"]["mounts"].is_null());
+  EXPECT_EQ(json["mounts"]["missing"], "too long");
+  EXPECT_FALSE(json["init"].contains("no_new_privs"));
+  EXPECT_TRUE(json["namespaces"][0]["own"].is_null());
+}
+
+TEST(Text, OfACardOfNoSandboxSaysSoFirst) {
+  v1::BoundaryCard card = someCard();
+  card.set_is_sandbox(false);
+  EXPECT_EQ(text(card).find("boundary         NONE. This is not a sandbox"), 0u) << text(card);
+  card.set_missing("its init does not run");
+  EXPECT_EQ(text(card), "boundary  not known: its init does not run\n");
+  EXPECT_EQ(toJson(card).dump(), R"({"missing":"its init does not run"})");
+}
+
 TEST(Text, OfAReceiptNamesWhatIsLeft) {
   v1::Receipt receipt;
   v1::ReceiptItem& item = *receipt.add_left();

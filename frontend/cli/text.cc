@@ -1,3 +1,5 @@
+#include "frontend/cli/text.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -9,31 +11,9 @@
 namespace cordon::cli {
 namespace {
 
-using Row = std::vector<std::string>;
-
 // Code points stand for columns: wide enough to read, never wrong to parse.
 size_t width(const std::string& text) {
   return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
-std::string columns(std::vector<Row> rows) {
-  std::vector<size_t> widths;
-  for (Row& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) {
-      row[i] = verdict::escapeControls(row[i]);
-      widths[i] = std::max(widths[i], width(row[i]));
-    }
-  }
-  std::string text;
-  for (const Row& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      text += row[i];
-      if (i + 1 < row.size()) text += std::string(widths[i] - width(row[i]) + 2, ' ');
-    }
-    text += "\n";
-  }
-  return text;
 }
 
 std::string ageText(int64_t ms) {
@@ -75,6 +55,26 @@ std::string limitsText(const v1::Limits& limits) {
 }
 
 }  // namespace
+
+std::string columns(std::vector<Row> rows) {
+  std::vector<size_t> widths;
+  for (Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) {
+      row[i] = verdict::escapeControls(row[i]);
+      widths[i] = std::max(widths[i], width(row[i]));
+    }
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      text += row[i];
+      if (i + 1 < row.size()) text += std::string(widths[i] - width(row[i]) + 2, ' ');
+    }
+    text += "\n";
+  }
+  return text;
+}
 
 std::string table(const v1::ListResponse& list, int64_t nowUnixMs) {
   std::vector<Row> rows = {{"NAME", "RUNTIME", "STATE", "AGE", "EXECS"}};
@@ -144,7 +144,9 @@ std::string card(const v1::SandboxInfo& info, int64_t nowUnixMs) {
   for (const v1::CounterValue& counter : info.counters()) {
     rows.push_back({counter.counter(), std::to_string(counter.value())});
   }
-  return columns(std::move(rows));
+  std::string shown = columns(std::move(rows));
+  if (info.has_card()) shown += "\n" + text(info.card());
+  return shown;
 }
 
 std::string text(const v1::Receipt& receipt) {

@@ -213,6 +213,7 @@ TEST_F(Jail, StepMounts) {
   Image bare;
   bare.name = "bare";
   bare.rootfs = root_ + "/bare";
+  bare.mounts = {{}};  // itself
   change_ = [&](CreateRequest& request) { request.image = &bare; };
   ASSERT_EQ(mkdir(bare.rootfs.c_str(), 0755), 0);
   ASSERT_EQ(mount("tmpfs", bare.rootfs.c_str(), "tmpfs", 0, "mode=755"), 0);

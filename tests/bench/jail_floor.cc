@@ -30,7 +30,7 @@ int measure(const std::string& floor, const std::string& init) {
   auto images = cordon::runtimes::ImageStore::open(workspace.path + "/images", {}, init,
                                                    io.provider->getTimer());
   KJ_DEFER(images->removeAll());
-  auto resolved = images->resolve("").wait(io.waitScope);
+  auto resolved = images->resolve("", false).wait(io.waitScope);
   if (resolved.is<cordon::runtimes::ImageRefusal>()) {
     throw std::runtime_error(resolved.get<cordon::runtimes::ImageRefusal>().detail);
   }

@@ -16,7 +16,7 @@ import support
 from support import Refused, wait_until
 
 STOPS = support.ROOT.parent / "jailer/cordon-jailer-stops"
-STEPS = range(16)  # 0: before the first; from 5 on pid 1; 15: only the exec is missing
+STEPS = range(18)  # 0: before the first; from 5 on pid 1; 17: only the exec is missing
 
 pytestmark = pytest.mark.skipif(not STOPS.exists(), reason="the test build of the jailer is not here")
 
