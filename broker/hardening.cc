@@ -1,7 +1,10 @@
 #include "broker/hardening.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <kj/debug.h>
+#include <kj/io.h>
+#include <linux/bpf.h>
 #include <linux/keyctl.h>
 #include <seccomp.h>
 #include <sys/capability.h>
@@ -13,6 +16,8 @@
 
 #include <algorithm>
 #include <memory>
+
+#include "broker/cgroups_discovery.h"
 
 namespace cordon::broker {
 
@@ -30,6 +35,10 @@ constexpr Reasoned kKept[] = {
     {"cap_fowner", "removing what a program left in a sticky directory"},
     {"cap_kill", "killing never fails, whoever a process has become"},
     {"cap_sys_resource", "keeping the hard limits that a sandbox is promised"},
+};
+
+constexpr Reasoned kForRuntimes[] = {
+    {"cap_net_admin", "runc's look at a cgroup's device filters, where the kernel wants it for that"},
 };
 
 constexpr Reasoned kRefused[] = {
@@ -89,18 +98,69 @@ bool holds(cap_t caps, cap_value_t capability) {
   return value == CAP_SET;
 }
 
+// Those of the list that we hold, and can pass on: the bounding set decides what
+// a child of root has after its exec. Their names, and those we lack.
+std::vector<cap_value_t> held(cap_t before, kj::ArrayPtr<const Reasoned> list,
+                              std::vector<std::string>& names, std::vector<std::string>& missing) {
+  std::vector<cap_value_t> result;
+  for (auto& entry : list) {
+    cap_value_t capability;
+    KJ_SYSCALL(cap_from_name(entry.name, &capability), entry.name);
+    bool have = holds(before, capability) && cap_get_bound(capability) == 1;
+    (have ? names : missing).emplace_back(entry.name);
+    if (have) result.push_back(capability);
+  }
+  return result;
+}
+
+void set(cap_t caps, cap_flag_t flag, const std::vector<cap_value_t>& values) {
+  KJ_SYSCALL(cap_set_flag(caps, flag, static_cast<int>(values.size()), values.data(), CAP_SET));
+}
+
+// The v2 hierarchy that limits sandboxes, or nothing where v1 does.
+kj::Maybe<kj::AutoCloseFd> pureV2() {
+  kj::Maybe<kj::AutoCloseFd> found;
+  for (auto& h : readHierarchies()) {
+    if (h.has("memory")) return nullptr;
+    if (!h.v2) continue;
+    int fd = open(h.mountPoint.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0) found = kj::AutoCloseFd(fd);
+  }
+  return found;
+}
+
+// Asks the kernel, by looking with these capabilities in effect. From 6.5 on
+// CAP_SYS_ADMIN is enough; on v1 nobody looks.
+bool deviceFiltersAreRefused(cap_t before, const std::vector<cap_value_t>& effective) {
+  KJ_IF_MAYBE (hierarchy, pureV2()) {
+    Capabilities asking = own(cap_dup(before), "cap_dup");
+    KJ_SYSCALL(cap_clear_flag(asking.get(), CAP_EFFECTIVE));
+    set(asking.get(), CAP_EFFECTIVE, effective);
+    KJ_SYSCALL(cap_set_proc(asking.get()));
+    bpf_attr query{};
+    query.query.target_fd = static_cast<uint32_t>(hierarchy->get());
+    query.query.attach_type = BPF_CGROUP_DEVICE;
+    bool refused = syscall(SYS_bpf, BPF_PROG_QUERY, &query, sizeof(query)) < 0 && errno == EPERM;
+    KJ_SYSCALL(cap_set_proc(before));
+    return refused;
+  }
+  return false;
+}
+
 void keepOnly(Hardened& result) {
   Capabilities before = own(cap_get_proc(), "cap_get_proc");
   Capabilities after = own(cap_init(), "cap_init");
-  std::vector<cap_value_t> kept;
-  for (auto& entry : keptCapabilities()) {
-    cap_value_t capability;
-    KJ_SYSCALL(cap_from_name(entry.name, &capability), entry.name);
-    // The bounding set decides what a child of root has after its exec.
-    bool have = holds(before.get(), capability) && cap_get_bound(capability) == 1;
-    (have ? result.capabilities : result.missing).emplace_back(entry.name);
-    if (have) kept.push_back(capability);
+  std::vector<cap_value_t> kept =
+      held(before.get(), keptCapabilities(), result.capabilities, result.missing);
+  set(after.get(), CAP_EFFECTIVE, kept);
+  // What only a runtime needs is permitted, so that an exec of root has it, and
+  // never effective here.
+  if (deviceFiltersAreRefused(before.get(), kept)) {
+    auto more = held(before.get(), runtimeCapabilities(), result.forRuntimes, result.missing);
+    kept.insert(kept.end(), more.begin(), more.end());
   }
+  set(after.get(), CAP_PERMITTED, kept);
+
   for (cap_value_t c = 0; c < cap_max_bits(); ++c) {
     bool keep = std::find(kept.begin(), kept.end(), c) != kept.end();
     if (!keep && cap_get_bound(c) == 1) {
@@ -108,9 +168,6 @@ void keepOnly(Hardened& result) {
     }
   }
   KJ_SYSCALL(cap_reset_ambient());
-  for (cap_flag_t set : {CAP_PERMITTED, CAP_EFFECTIVE}) {
-    KJ_SYSCALL(cap_set_flag(after.get(), set, static_cast<int>(kept.size()), kept.data(), CAP_SET));
-  }
   // The inheritable set stays empty: an exec of root gets its capabilities from
   // the bounding set, and nobody else gets any.
   KJ_SYSCALL(cap_set_proc(after.get()));
@@ -174,6 +231,9 @@ void leaveKeyring() {
 
 kj::ArrayPtr<const Reasoned> keptCapabilities() {
   return kKept;
+}
+kj::ArrayPtr<const Reasoned> runtimeCapabilities() {
+  return kForRuntimes;
 }
 kj::ArrayPtr<const Reasoned> refusedCalls() {
   return kRefused;

@@ -16,13 +16,17 @@ struct Reasoned {
 
 // The capabilities that stay (where the broker had them), and what for.
 kj::ArrayPtr<const Reasoned> keptCapabilities();
+// Those that stay besides where the kernel asks for them of a runtime: permitted,
+// so that a child of root has them after its exec, and never effective here.
+kj::ArrayPtr<const Reasoned> runtimeCapabilities();
 // The system calls that are gone (EPERM), and what they are.
 kj::ArrayPtr<const Reasoned> refusedCalls();
 
 struct Hardened {
   bool root = false;
   std::vector<std::string> capabilities;  // that are left
-  std::vector<std::string> missing;       // of keptCapabilities: never had them
+  std::vector<std::string> forRuntimes;   // of runtimeCapabilities: permitted alone
+  std::vector<std::string> missing;       // of both lists: wanted and never had
   size_t refusedCalls = 0;
   // False: the hard RLIMIT_CORE was 0 already. A sandbox can then not be given
   // the limit of 1 that keeps a piped core_pattern from running.

@@ -58,6 +58,19 @@ std::string statusLine(const std::string& key) {
   return "(none)";
 }
 
+uint64_t bitOf(const std::string& name) {
+  cap_value_t c = 0;
+  EXPECT_EQ(cap_from_name(name.c_str(), &c), 0) << name;
+  return uint64_t{1} << c;
+}
+
+// As /proc/PID/status has it.
+std::string hexOf(uint64_t set) {
+  char hex[32];
+  snprintf(hex, sizeof(hex), "%016lx", static_cast<unsigned long>(set));
+  return hex;
+}
+
 class Hardening : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -67,25 +80,24 @@ class Hardening : public ::testing::Test {
 
 TEST_F(Hardening, LeavesExactlyTheListedCapabilitiesAlsoToChildren) {
   EXPECT_EQ(hardened([](const Hardened& h) -> std::string {
-              uint64_t expected = 0;
-              for (auto& name : h.capabilities) {
-                cap_value_t c;
-                if (cap_from_name(name.c_str(), &c) != 0) return name;
-                expected |= uint64_t{1} << c;
-              }
-              char hex[32];
-              snprintf(hex, sizeof(hex), "%016lx", static_cast<unsigned long>(expected));
-              for (const char* set : {"CapPrm", "CapEff", "CapBnd"}) {
-                if (statusLine(set) != hex) return std::string(set) + " " + statusLine(set);
+              uint64_t effective = 0;
+              for (auto& name : h.capabilities) effective |= bitOf(name);
+              uint64_t permitted = effective;
+              for (auto& name : h.forRuntimes) permitted |= bitOf(name);
+              if (statusLine("CapEff") != hexOf(effective)) return "CapEff";
+              for (const char* set : {"CapPrm", "CapBnd"}) {
+                if (statusLine(set) != hexOf(permitted)) return set;
               }
               for (const char* set : {"CapInh", "CapAmb"}) {
                 if (statusLine(set) != std::string(16, '0')) return set;
               }
-              if (h.capabilities.size() + h.missing.size() != keptCapabilities().size()) {
+              size_t named = h.capabilities.size() + h.missing.size() + h.forRuntimes.size();
+              size_t most = keptCapabilities().size() + runtimeCapabilities().size();
+              if (named < keptCapabilities().size() || named > most) {
                 return "a capability is unaccounted for";
               }
-              // After an exec by root: the same.
-              std::string check = std::string("grep -q 'CapEff:.") + hex + "' /proc/self/status";
+              // After an exec by root: all that is permitted.
+              std::string check = "grep -q 'CapEff:." + hexOf(permitted) + "' /proc/self/status";
               return system(check.c_str()) == 0 ? "" : "a child has others";
             }),
             "");

@@ -134,6 +134,7 @@ WorkloadProfile agentProfile() {
 void logHardening(const Hardened& hardened) {
   spdlog::info("hardened: {} capabilities left, {} system calls refused",
                hardened.capabilities.size(), hardened.refusedCalls);
+  for (auto& name : hardened.forRuntimes) spdlog::info("{} is permitted, for runtimes", name);
   for (auto& name : hardened.missing) spdlog::warn("no {} here", name);
   if (!hardened.coreLimitUsable) {
     spdlog::warn("the hard limit of core files is 0: a piped core_pattern would still run");

@@ -406,9 +406,16 @@ def sandbox_init(instance):
     return [pid for pid in instance.sandbox_processes() if parent_of(pid) == broker]
 
 
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
+
+
+def is_cgroup_v2():
+    return (CGROUPS / "cgroup.controllers").exists()
+
+
 def cgroup_hierarchies():
-    base = pathlib.Path("/sys/fs/cgroup")
-    if (base / "cgroup.controllers").exists():
+    base = CGROUPS
+    if is_cgroup_v2():
         return [base]
     return [p for p in base.iterdir() if p.is_dir() and not p.is_symlink()]
 
