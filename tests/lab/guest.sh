@@ -4,8 +4,10 @@ set -u
 cd /lab || exit 1
 echo "kernel $(uname -r), $(grep cgroup2 /proc/self/mounts), in $(cat /proc/self/cgroup)"
 . /lab/environment
-export CORDON_LAB_RUNTIMES PYTHONDONTWRITEBYTECODE=1 LANG=C.UTF-8 HOME=/root
-export CORDON_ROOT=/lab/build/root
+export CORDON_RUNTIMES PYTHONDONTWRITEBYTECODE=1 LANG=C.UTF-8 HOME=/root
+# Unit tests know the programs that they start by the path of the build.
+mkdir -p "$LAB_TOP" && mount --bind /lab "$LAB_TOP" && cd "$LAB_TOP" || exit 1
+export CORDON_ROOT=$LAB_TOP/build/root
 
 # As on many hosts, whoever dumps core starts a program of root's: tests/lab
 # looks for what it wrote.

@@ -3,7 +3,7 @@
 
   tests/lab/lab.py                     every kernel, every runtime of it
   tests/lab/lab.py --kernel 6.12       one of: 6.1 6.12
-  tests/lab/lab.py --runtime runc      the sandboxes of tests/lab, one or more
+  tests/lab/lab.py --runtime jail      one or more of: jail runc
   tests/lab/lab.py -- NODE…            these tests instead of the lab's list
   tests/lab/lab.py --image             only makes the image
   tests/lab/lab.py --script FILE       runs this there, to look around
@@ -35,7 +35,12 @@ from image import HERE, KERNELS, LAB, TOP, Failure, make_image, run, say  # noqa
 
 ROOT = pathlib.Path(os.environ.get("CORDON_ROOT", TOP / "build/root"))
 RESULTS = TOP / "build/test-results"
-RUNTIMES = ("runc",)
+RUNTIMES = ("jail", "runc")
+
+# For tests/lab/test_units.py: programs below build, and what they start.
+UNITS = ("broker/broker_cgroups_v2_test", "broker/broker_hardening_test",
+         "runtimes/runtimes_runc_test", "runtimes/runtimes_runc_agent_test",
+         "runtimes/runc_inside", "vm_agent/vm-agent")
 
 # Without KVM all is 10 to 20 times slower than here.
 BOOTS_WITHIN = 180
@@ -56,10 +61,14 @@ def make_payload(directory, tests, runtimes, script):
     shutil.copytree(ROOT, tree / "build/root", symlinks=True)
     for name in ("tests/integration", "tests/lab", "ipc", "docs"):
         shutil.copytree(TOP / name, tree / name, ignore=ignore)
+    for name in UNITS:
+        (tree / "build" / name).parent.mkdir(exist_ok=True)
+        shutil.copy(TOP / "build" / name, tree / "build" / name)
     (tree / "tests.txt").write_text("".join(f"{test}\n" for test in tests))
     if script:
         shutil.copyfile(script, tree / "script")
-    (tree / "environment").write_text(f"CORDON_LAB_RUNTIMES={','.join(runtimes)}\n"
+    (tree / "environment").write_text(f"CORDON_RUNTIMES='{' '.join(runtimes)}'\n"
+                                      f"LAB_TOP={TOP}\n"
                                       f"LAB_SECONDS={ENDS_WITHIN - BOOTS_WITHIN}\n")
     disk = directory / "payload.ext4"
     run("mke2fs", "-q", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-d", tree, disk, "768M")
