@@ -20,9 +20,11 @@ int mountHere(const char* type, unsigned long flags, const char* source, const c
   return error;
 }
 
-// True when what is mounted from here on is this process's alone.
+// True when what is mounted from here on is this process's alone. cgroup2 is one
+// file system for all: mounted in the host's cgroup namespace, it takes away the
+// options that the host's has (systemd's nsdelegate).
 bool becomePrivate() {
-  return unshare(CLONE_NEWNS) == 0 &&
+  return unshare(CLONE_NEWNS | CLONE_NEWCGROUP) == 0 &&
          mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
 }
 
