@@ -6,6 +6,7 @@
   tests/lab/lab.py --runtime jail      one or more of: jail runc
   tests/lab/lab.py -- NODE…            these tests instead of the lab's list
   tests/lab/lab.py --image             only makes the image
+  tests/lab/lab.py --list              only prints the kernels
   tests/lab/lab.py --script FILE       runs this there, to look around
 
 The image (mmdebstrap, both kernels) is made once, in build/lab/image-HASH. A
@@ -201,9 +202,13 @@ def main():
     parser.add_argument("--kernel", action="append", choices=KERNELS)
     parser.add_argument("--runtime", action="append", metavar="NAME")
     parser.add_argument("--image", action="store_true", help="only make the image")
+    parser.add_argument("--list", action="store_true", help="only prints the kernels")
     parser.add_argument("--script", type=pathlib.Path, metavar="FILE")
     parser.add_argument("tests", nargs="*", metavar="NODE")
     options = parser.parse_args()
+    if options.list:
+        print("\n".join(KERNELS))
+        return 0
     # An end by a signal goes through the finally clauses.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     passed = failed = 0
