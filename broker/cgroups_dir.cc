@@ -4,13 +4,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <kj/debug.h>
-#include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+
+#include "ipc/open_beneath.h"
 
 namespace cordon::broker {
 
@@ -18,17 +18,6 @@ namespace {
 
 constexpr size_t kMaxChildren = 4096;
 constexpr size_t kMaxFileBytes = 1 << 20;  // cgroup.procs of 32768 processes is far below
-
-int openBeneath(int dir, const char* path, int flags) {
-  open_how how{};
-  how.flags = static_cast<uint64_t>(flags | O_CLOEXEC);
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV;
-  int fd;
-  do {
-    fd = static_cast<int>(syscall(SYS_openat2, dir, path, &how, sizeof(how)));
-  } while (fd < 0 && errno == EINTR);
-  return fd;
-}
 
 bool isGone(int error) {
   return error == ENOENT || error == ENODEV;
@@ -67,7 +56,7 @@ std::vector<std::string> components(const std::string& path) {
 }  // namespace
 
 kj::Maybe<CgroupDir> CgroupDir::child(const std::string& name) const {
-  int fd = openBeneath(fd_.get(), name.c_str(), O_RDONLY | O_DIRECTORY);
+  int fd = ipc::openBeneath(fd_.get(), name.c_str(), O_RDONLY | O_DIRECTORY);
   if (fd < 0) {
     int error = errno;
     if (isGone(error)) return nullptr;
@@ -103,7 +92,7 @@ kj::Maybe<CgroupDir> CgroupDir::makeNewChild(const std::string& name, int& error
 std::vector<std::string> CgroupDir::children() const {
   std::vector<std::string> names;
   // A fresh open: the offset of a directory is shared by duplicates.
-  int fd = openBeneath(fd_.get(), ".", O_RDONLY | O_DIRECTORY);
+  int fd = ipc::openBeneath(fd_.get(), ".", O_RDONLY | O_DIRECTORY);
   if (fd < 0) {
     int error = errno;
     // What can't be looked into is not empty.
@@ -141,7 +130,7 @@ bool CgroupDir::has(const char* file) const {
 }
 
 kj::Maybe<kj::AutoCloseFd> CgroupDir::openFile(const char* file, int flags) const {
-  int fd = openBeneath(fd_.get(), file, flags);
+  int fd = ipc::openBeneath(fd_.get(), file, flags);
   if (fd < 0) {
     int error = errno;
     if (isGone(error)) return nullptr;
@@ -156,7 +145,7 @@ kj::Maybe<std::string> CgroupDir::read(const char* file) const {
 }
 
 int CgroupDir::write(const char* file, const std::string& text) const {
-  int fd = openBeneath(fd_.get(), file, O_WRONLY);
+  int fd = ipc::openBeneath(fd_.get(), file, O_WRONLY);
   if (fd < 0) return errno;
   kj::AutoCloseFd owned(fd);
   ssize_t n;

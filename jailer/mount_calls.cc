@@ -1,13 +1,12 @@
 #include "jailer/mount_calls.h"
 
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sys/mount.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 
+#include "ipc/open_beneath.h"
 #include "jailer/steps.h"
 
 namespace cordon::jailer {
@@ -22,11 +21,8 @@ T must(T result, uint32_t number) {
 }  // namespace
 
 kj::AutoCloseFd tryOpenBeneath(int root, const char* path, int& error) {
-  open_how how = {};
-  how.flags = O_PATH | O_CLOEXEC;
-  // Not NO_XDEV: the root is made of several mounts.
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
-  auto fd = static_cast<int>(syscall(SYS_openat2, root, path, &how, sizeof(how)));
+  // The root is made of several mounts.
+  int fd = ipc::openBeneath(root, path, O_PATH, ipc::Mounts::kAny);
   error = fd < 0 ? errno : 0;
   return fd < 0 ? kj::AutoCloseFd() : kj::AutoCloseFd(fd);
 }

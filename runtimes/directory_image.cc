@@ -4,15 +4,14 @@
 #include <fcntl.h>
 #include <kj/debug.h>
 #include <limits.h>
-#include <linux/openat2.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <set>
 
+#include "ipc/open_beneath.h"
 #include "runtimes/oci/bundle.h"
 
 namespace cordon::runtimes {
@@ -20,13 +19,6 @@ namespace cordon::runtimes {
 namespace {
 
 constexpr size_t kMaxName = 255;
-
-int openBeneath(int parent, const std::string& path, uint64_t flags) {
-  open_how how = {};
-  how.flags = flags | O_CLOEXEC;
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV;
-  return static_cast<int>(syscall(SYS_openat2, parent, path.c_str(), &how, sizeof how));
-}
 
 std::vector<std::string> componentsOf(const std::string& name) {
   std::vector<std::string> components(1);
@@ -87,7 +79,7 @@ kj::OneOf<ImageDirectory, ImageRefusal> openImageDirectory(
       }
       if (isClosedToOthers(status)) image.strict = false;
       if (next == components.size()) break;
-      int fd = openBeneath(image.root, components[next], O_RDONLY | O_DIRECTORY);
+      int fd = ipc::openBeneath(image.root, components[next].c_str(), O_RDONLY | O_DIRECTORY);
       if (fd < 0 && errno == ENOENT) break;
       if (fd < 0) return refused(name, std::string("can't be opened: ") + strerror(errno));
       image.root = kj::AutoCloseFd(fd);
@@ -123,9 +115,9 @@ void buildDirectoryImage(Skeleton& skeleton, int root, const std::vector<TopEntr
   skeleton.seal();
   for (const TopEntry& entry : top) {
     if (ours.count(entry.name) || entry.type == EntryType::kSymlink) continue;
-    uint64_t wanted = entry.type == EntryType::kDirectory ? O_DIRECTORY : 0;
+    int wanted = entry.type == EntryType::kDirectory ? O_DIRECTORY : 0;
     int source;
-    KJ_SYSCALL(source = openBeneath(root, entry.name, O_PATH | O_NOFOLLOW | wanted), entry.name);
+    KJ_SYSCALL(source = ipc::openBeneath(root, entry.name.c_str(), O_PATH | O_NOFOLLOW | wanted), entry.name);
     kj::AutoCloseFd owned(source);
     // Another one by that name was never walked: a fifo or a socket would be a
     // way out, whatever the mount's flags.

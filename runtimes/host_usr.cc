@@ -4,13 +4,12 @@
 #include <fcntl.h>
 #include <kj/debug.h>
 #include <limits.h>
-#include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <vector>
 
+#include "ipc/open_beneath.h"
 #include "runtimes/image_walk.h"
 #include "runtimes/oci/bundle.h"
 
@@ -44,12 +43,9 @@ constexpr char kUsr[] = "usr";
 constexpr off_t kMaxCacheBytes = 8 * 1024 * 1024;
 
 // Beneath the host's root, no link followed; nothing when it is not there.
-kj::Maybe<kj::AutoCloseFd> openHost(const char* path, uint64_t flags) {
+kj::Maybe<kj::AutoCloseFd> openHost(const char* path, int flags) {
   kj::AutoCloseFd root(open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
-  open_how how = {};
-  how.flags = flags | O_CLOEXEC;
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
-  int fd = static_cast<int>(syscall(SYS_openat2, root.get(), path, &how, sizeof how));
+  int fd = ipc::openBeneath(root, path, flags, ipc::Mounts::kAny);
   if (fd >= 0) return kj::AutoCloseFd(fd);
   int error = errno;
   if (error == ENOENT || error == ELOOP || error == ENOTDIR) return nullptr;

@@ -4,16 +4,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <kj/debug.h>
-#include <linux/openat2.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <memory>
 #include <optional>
 
+#include "ipc/open_beneath.h"
 #include "runtimes/open_directory.h"
 
 namespace cordon::runtimes {
@@ -153,10 +152,7 @@ class Walk {
   // The one that was looked at, which has this inode, and no other.
   bool enter(int parent, const std::string& name, uint64_t inode) {
     if (levels_.size() >= limits_.depth) return refuse("is nested too deeply");
-    open_how how = {};
-    how.flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-    how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV;
-    int fd = static_cast<int>(syscall(SYS_openat2, parent, name.c_str(), &how, sizeof how));
+    int fd = ipc::openBeneath(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
     if (fd < 0) return refuse(strerror(errno));
     struct stat opened;
     if (fstat(fd, &opened) != 0 || opened.st_ino != inode) {

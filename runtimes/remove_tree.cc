@@ -4,16 +4,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <kj/io.h>
-#include <linux/openat2.h>
 #include <stdio.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <memory>
 
+#include "ipc/open_beneath.h"
 #include "runtimes/open_directory.h"
 
 namespace cordon::runtimes {
@@ -27,10 +26,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kMaxDepth = 32;
 
 int openDirectoryBeneath(int parent, const char* name) {
-  open_how how = {};
-  how.flags = O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_RDONLY;
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV;
-  return static_cast<int>(syscall(SYS_openat2, parent, name, &how, sizeof how));
+  return ipc::openBeneath(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
 }
 
 class TreeRemover {

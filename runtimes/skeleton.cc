@@ -3,14 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <kj/debug.h>
-#include <linux/openat2.h>
 #include <spdlog/spdlog.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "ipc/open_beneath.h"
 #include "runtimes/oci/bundle.h"
 #include "runtimes/remove_tree.h"
 
@@ -18,14 +17,10 @@ namespace cordon::runtimes {
 
 namespace {
 
-kj::AutoCloseFd openBeneath(int parent, const std::string& path) {
-  open_how how = {};
-  how.flags = O_PATH | O_CLOEXEC;
-  // Not NO_XDEV: a bind may go onto what another bind brought.
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
+kj::AutoCloseFd openPlace(int parent, const std::string& path) {
   int fd;
-  KJ_SYSCALL(fd = static_cast<int>(syscall(SYS_openat2, parent, path.c_str(), &how, sizeof how)),
-             path);
+  // A bind may go onto what another bind brought.
+  KJ_SYSCALL(fd = ipc::openBeneath(parent, path.c_str(), O_PATH, ipc::Mounts::kAny), path);
   return kj::AutoCloseFd(fd);
 }
 
@@ -55,7 +50,7 @@ Skeleton::Skeleton(int work, const std::string& workPath, std::string name)
   KJ_SYSCALL(mkdirat(work_, name_.c_str(), 0755), name_);
   // Whatever the umask: mapped ids pass through it.
   KJ_SYSCALL(fchmodat(work_, name_.c_str(), 0755, 0), name_);
-  root_ = openBeneath(work_, name_);
+  root_ = openPlace(work_, name_);
 }
 
 Skeleton::~Skeleton() noexcept(false) {
@@ -95,12 +90,12 @@ void Skeleton::seal(bool own) {
   attach(cloneReadOnly(root_), root_);
   mounted_ = true;
   mounts_.push_back({"", true, own});
-  root_ = openBeneath(work_, name_);  // the mount's root, no longer what is under it
+  root_ = openPlace(work_, name_);  // the mount's root, no longer what is under it
 }
 
 void Skeleton::bind(int source, const std::string& path, bool own) {
   KJ_REQUIRE(mounted_, "seal() comes first");
-  attach(cloneReadOnly(source), openBeneath(root_, path));
+  attach(cloneReadOnly(source), openPlace(root_, path));
   struct stat status;
   KJ_SYSCALL(fstat(source, &status), path);
   mounts_.push_back({path, S_ISDIR(status.st_mode), own});
