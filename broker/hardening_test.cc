@@ -15,39 +15,17 @@
 #include <functional>
 #include <iterator>
 
+#include "broker/testing_child.h"
+
 namespace cordon::broker {
 namespace {
 
 // In a child, since it is for good. Returns what `body` reports, "" = fine.
 std::string hardened(const std::function<std::string(const Hardened&)>& body, uid_t uid = 0) {
-  int fds[2];
-  if (pipe2(fds, O_CLOEXEC) != 0) return "pipe";
-  pid_t pid = fork();
-  if (pid == 0) {
-    std::string text;
-    if (uid != 0 && setresuid(uid, uid, uid) != 0) {
-      text = "setresuid";
-    } else {
-      try {
-        text = body(hardenBroker());
-      } catch (...) {
-        text = "hardenBroker threw";
-      }
-    }
-    (void)!write(fds[1], text.data(), text.size());
-    _exit(0);
-  }
-  close(fds[1]);
-  std::string text;
-  char buffer[4096];
-  ssize_t n;
-  while ((n = read(fds[0], buffer, sizeof(buffer))) > 0)
-    text.append(buffer, static_cast<size_t>(n));
-  close(fds[0]);
-  int status = 0;
-  waitpid(pid, &status, 0);
-  if (status != 0) return "the child died of it: " + std::to_string(status);
-  return text;
+  return testing::inChild([&]() -> std::string {
+    if (uid != 0 && setresuid(uid, uid, uid) != 0) return "setresuid";
+    return body(hardenBroker());
+  });
 }
 
 std::string statusLine(const std::string& key) {

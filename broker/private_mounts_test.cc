@@ -14,42 +14,14 @@
 #include <functional>
 #include <iterator>
 
+#include "broker/testing_child.h"
 #include "broker/testing_directory.h"
 
 namespace cordon::broker {
 namespace {
 
+using testing::inChild;
 using testing::TemporaryDirectory;
-
-// In a child: the namespace is for good. "" = fine.
-std::string inChild(const std::function<std::string()>& body) {
-  int fds[2];
-  if (pipe2(fds, O_CLOEXEC) != 0) return "pipe";
-  pid_t pid = fork();
-  if (pid == 0) {
-    std::string text;
-    try {
-      text = body();
-    } catch (const kj::Exception& e) {
-      text = std::string("threw ") + e.getDescription().cStr();
-    } catch (const std::exception& e) {
-      text = std::string("threw ") + e.what();
-    }
-    (void)!write(fds[1], text.data(), text.size());
-    _exit(0);
-  }
-  close(fds[1]);
-  std::string text;
-  char buffer[4096];
-  ssize_t n;
-  while ((n = read(fds[0], buffer, sizeof(buffer))) > 0)
-    text.append(buffer, static_cast<size_t>(n));
-  close(fds[0]);
-  int status = 0;
-  waitpid(pid, &status, 0);
-  if (status != 0) return "the child died of it: " + std::to_string(status);
-  return text;
-}
 
 bool hostSees(const std::string& path) {
   std::ifstream file("/proc/self/mountinfo");
