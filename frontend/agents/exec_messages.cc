@@ -13,12 +13,18 @@ kj::Array<capnp::word> hostFrame(kj::FunctionParam<void(guest::HostMessage::Buil
   return ipc::frameMessage(message);
 }
 
-grpc::ByteBuffer serialize(const v1::ExecResponse& response) {
+using Traits = grpc::SerializationTraits<google::protobuf::MessageLite>;
+
+grpc::ByteBuffer serialize(const google::protobuf::MessageLite& response) {
   grpc::ByteBuffer out;
   bool own;
-  auto status = grpc::SerializationTraits<v1::ExecResponse>::Serialize(response, &out, &own);
+  auto status = Traits::Serialize(response, &out, &own);
   KJ_ASSERT(status.ok(), "a response that cannot be serialized");
   return out;
+}
+
+bool parse(grpc::ByteBuffer& bytes, google::protobuf::MessageLite& request) {
+  return Traits::Deserialize(&bytes, &request).ok();
 }
 
 }  // namespace cordon::agents

@@ -1,18 +1,13 @@
 #include "frontend/agents/exec_reactor.h"
 
-#include <grpcpp/impl/codegen/proto_utils.h>
-
 #include <chrono>
 
 #include "frontend/agents/exec_calls.h"
+#include "frontend/agents/exec_messages.h"
 #include "ipc/agent.pb.h"
 
 namespace cordon::agents {
 namespace {
-
-bool parse(grpc::ByteBuffer& bytes, v1::ExecRequest& request) {
-  return grpc::SerializationTraits<v1::ExecRequest>::Deserialize(&bytes, &request).ok();
-}
 
 // Throws Refused.
 OpenRequest readOpen(grpc::ByteBuffer& bytes, bool run) {

@@ -10,12 +10,13 @@
 
 namespace cordon::agents {
 
-// Exec and Run are raw: their output goes out without being copied into a
-// message object (OutputMessage).
+// All raw: the output of Exec and Run goes out without being copied into a
+// message object (OutputMessage), and gRPC would answer a request that can't be
+// parsed with UNIMPLEMENTED and no reason.
 using AgentsBase = v1::Agents::WithRawCallbackMethod_Exec<v1::Agents::WithRawCallbackMethod_Run<
-    v1::Agents::WithCallbackMethod_Acquire<v1::Agents::WithCallbackMethod_Release<
-        v1::Agents::WithCallbackMethod_List<v1::Agents::WithCallbackMethod_Inspect<
-            v1::Agents::WithCallbackMethod_Runtimes<v1::Agents::Service>>>>>>>;
+    v1::Agents::WithRawCallbackMethod_Acquire<v1::Agents::WithRawCallbackMethod_Release<
+        v1::Agents::WithRawCallbackMethod_List<v1::Agents::WithRawCallbackMethod_Inspect<
+            v1::Agents::WithRawCallbackMethod_Runtimes<v1::Agents::Service>>>>>>>;
 
 class AgentsService final : public AgentsBase {
  public:
@@ -27,26 +28,23 @@ class AgentsService final : public AgentsBase {
   Stream* Exec(grpc::CallbackServerContext* context) override;
   Stream* Run(grpc::CallbackServerContext* context) override;
 
-  grpc::ServerUnaryReactor* Acquire(grpc::CallbackServerContext* context,
-                                    const v1::AcquireRequest* request,
-                                    v1::AcquireResponse* response) override;
-  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
-                                    const v1::ReleaseRequest* request,
-                                    v1::ReleaseResponse* response) override;
-  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
-                                 const v1::ListRequest* request,
-                                 v1::ListResponse* response) override;
-  grpc::ServerUnaryReactor* Inspect(grpc::CallbackServerContext* context,
-                                    const v1::InspectRequest* request,
-                                    v1::InspectResponse* response) override;
-  grpc::ServerUnaryReactor* Runtimes(grpc::CallbackServerContext* context,
-                                     const v1::RuntimesRequest* request,
-                                     v1::RuntimesResponse* response) override;
+  using Unary = grpc::ServerUnaryReactor;
+  Unary* Acquire(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                 grpc::ByteBuffer* response) override;
+  Unary* Release(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                 grpc::ByteBuffer* response) override;
+  Unary* List(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+              grpc::ByteBuffer* response) override;
+  Unary* Inspect(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                 grpc::ByteBuffer* response) override;
+  Unary* Runtimes(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                  grpc::ByteBuffer* response) override;
 
  private:
   // Starts a unary call's work on the loop thread; see service.cc.
-  template <typename Check, typename Work>
-  grpc::ServerUnaryReactor* unary(grpc::CallbackServerContext* context, Check check, Work work);
+  template <typename Request, typename Response, typename Check, typename Work>
+  Unary* unary(grpc::CallbackServerContext* context, const grpc::ByteBuffer* in,
+               grpc::ByteBuffer* out, Check check, Work work);
 
   Backend& backend_;
   ExecCalls& calls_;

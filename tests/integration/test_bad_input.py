@@ -144,6 +144,16 @@ def test_a_limit_below_what_is_of_any_use(api, field):
     assert (error.code, error.reason) == ("INVALID_ARGUMENT", "LIMIT_TOO_LOW"), error
 
 
+@pytest.mark.parametrize("method", ["Acquire", "Release", "List", "Inspect", "Runtimes"])
+def test_bytes_that_are_no_request(api, method):
+    call = api.channel.unary_unary(f"/cordon.v1.Agents/{method}", request_serializer=lambda b: b,
+                                   response_deserializer=lambda b: b)
+    with pytest.raises(grpc.RpcError) as caught:
+        call(b"\x0a\xff\xff", timeout=30)
+    error = Refused(caught.value)
+    assert (error.code, error.reason) == ("INVALID_ARGUMENT", "MALFORMED_REQUEST"), error
+
+
 # A host has no largest file size unless its own RLIMIT_FSIZE says so.
 @pytest.mark.parametrize("field", [f for f in LIMIT_FIELDS if f != "file_size_bytes"])
 def test_a_limit_over_the_hosts(api, field):
