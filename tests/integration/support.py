@@ -556,6 +556,20 @@ class Api:
 # ---------------------------------------------------------------- small helpers
 
 
+def refused(call, *arguments, **keywords):
+    """The error that the call ends with."""
+    try:
+        call(*arguments, **keywords)
+    except Refused as error:
+        return error
+    raise AssertionError("it was not refused")
+
+
+def still_serves(instance, runtime=""):
+    done = instance.cordon("run", "--runtime", runtime, "--", "echo", "served")
+    assert (done.status, done.out) == (0, b"served\n"), done
+
+
 def make_world_readable(path):
     path.chmod(path.stat().st_mode | stat.S_IROTH | stat.S_IXOTH)
 
