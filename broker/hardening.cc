@@ -38,7 +38,8 @@ constexpr Reasoned kKept[] = {
 };
 
 constexpr Reasoned kForRuntimes[] = {
-    {"cap_net_admin", "runc's look at a cgroup's device filters, where the kernel wants it for that"},
+    {"cap_net_admin",
+     "runc's look at a cgroup's device filters, where the kernel wants it for that"},
 };
 
 constexpr Reasoned kRefused[] = {

@@ -214,7 +214,7 @@ TEST(JailSpecTest, TheLongestCanBeReadManyTimes) {
   auto spec = message.initRoot<JailSpec>();
   fillGood(spec);
   spec.setHostname(std::string(64, 'h'));
-  auto mounts = spec.initMounts(MAX_MOUNTS);
+  auto mounts = spec.initMounts(128);  // as many as fit with the longest of everything
   for (auto mount : mounts) {
     mount.setKind(MountKind::TMPFS);
     mount.setWhere(std::string(128, 'w'));

@@ -117,7 +117,8 @@ void buildDirectoryImage(Skeleton& skeleton, int root, const std::vector<TopEntr
     if (ours.count(entry.name) || entry.type == EntryType::kSymlink) continue;
     int wanted = entry.type == EntryType::kDirectory ? O_DIRECTORY : 0;
     int source;
-    KJ_SYSCALL(source = ipc::openBeneath(root, entry.name.c_str(), O_PATH | O_NOFOLLOW | wanted), entry.name);
+    KJ_SYSCALL(source = ipc::openBeneath(root, entry.name.c_str(), O_PATH | O_NOFOLLOW | wanted),
+               entry.name);
     kj::AutoCloseFd owned(source);
     // Another one by that name was never walked: a fifo or a socket would be a
     // way out, whatever the mount's flags.

@@ -35,6 +35,8 @@ struct Script {
   bool agentSilent = false;  // never greets
   bool agentCloses = false;  // closes its stream and ends
   bool cgroupsThrow = false;
+  bool outOfDescriptors = false;
+  bool nameTaken = false;
   int killThrows = 0;
   bool memoryTight = false;
   int killPasses = 1;    // until a sandbox is empty
@@ -151,9 +153,11 @@ class TreeDouble final : public CgroupTree {
   kj::OneOf<kj::Own<SandboxCgroups>, LimitNotApplied> create(const std::string&,
                                                              const ResolvedLimits&,
                                                              uint32_t) override {
+    if (script_.nameTaken) return LimitNotApplied{"mkdir", EEXIST};
+    script_.say("cgroups.create");
+    if (script_.outOfDescriptors) KJ_FAIL_SYSCALL("openat2", EMFILE);
     KJ_REQUIRE(!script_.cgroupsThrow, "as the test wants");
     if (script_.limitDiffers) return LimitNotApplied{"memory.limit_in_bytes", 0};
-    script_.say("cgroups.create");
     return kj::Own<SandboxCgroups>(kj::heap<CgroupsDouble>(script_));
   }
   kj::Own<SandboxCgroups> adopt(const std::string&, const std::string&) override {
@@ -321,8 +325,7 @@ class LifecycleTest : public ::testing::Test {
     EXPECT_EQ(rmdir(directory.c_str()), 0) << "a sandbox's directory is left";
     EXPECT_EQ(mkdir(directory.c_str(), 0700), 0);
     EXPECT_EQ(script.count("ledger.open"), script.count("ledger.close"));
-    // Also where none was made: what is left of one that failed is looked for.
-    EXPECT_GE(script.count("cgroups.remove"), script.count("cgroups.create"));
+    EXPECT_EQ(script.count("cgroups.create"), script.count("cgroups.remove"));
     EXPECT_EQ(script.count("runtime.create"), script.count("runtime.cleanup"));
   }
 
@@ -453,6 +456,19 @@ TEST_F(LifecycleTest, AFaultIsUndoneAndItsTextStaysHere) {
   EXPECT_EQ(answer.get<Failure>().detail.find("as the test wants"), std::string::npos);
   EXPECT_EQ(script.count("ledger.close"), 1u);
   EXPECT_EQ(registry.size(), 0u);
+}
+
+// What was made of the cgroups before it failed is removed, too.
+TEST_F(LifecycleTest, WithoutDescriptorsItIsTheHostsLimit) {
+  script.outOfDescriptors = true;
+  refusesAndUndoes(rpc::Reason::HOST_LIMIT);
+  EXPECT_EQ(script.count("cgroups.remove"), 1u);
+}
+
+TEST_F(LifecycleTest, CgroupsOfAnotherAreNotRemoved) {
+  script.nameTaken = true;
+  refusesAndUndoes(rpc::Reason::LIMIT_NOT_APPLIED);
+  EXPECT_EQ(script.count("cgroups.remove"), 0u);
 }
 
 TEST_F(LifecycleTest, AFailingRuntimeIsUndone) {

@@ -68,8 +68,7 @@ template <typename Turn>
 void inTurns(const Context& context, const char* what, Turn turn) {
   const unsigned n = context.options.samples;
   for (unsigned done = 0; done < n; done += kTurn) {
-    context.progress(std::string(what) + ": " + std::to_string(done) + " of " +
-                     std::to_string(n));
+    context.progress(std::string(what) + ": " + std::to_string(done) + " of " + std::to_string(n));
     turn(std::min(kTurn, n - done));
   }
 }

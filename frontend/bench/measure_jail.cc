@@ -71,8 +71,8 @@ std::vector<Row> coldRows(const Context& context) {
   });
 
   std::vector<Row> rows;
-  Row row = withBaseline(rowOf("jail cold run", "ms", ours.whole), "by-hand clone3",
-                         median(floor.whole));
+  Row row =
+      withBaseline(rowOf("jail cold run", "ms", ours.whole), "by-hand clone3", median(floor.whole));
   row.target = "<= by hand + 3 ms";
   row.ratio = row.p50 / *row.baseline;
   row.met = row.p50 <= *row.baseline + kOverFloorMs;

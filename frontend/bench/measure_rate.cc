@@ -145,8 +145,8 @@ OpenLoop arrive(const Context& context, pid_t root) {
     double at = 0;
     for (unsigned i = 0; i < kArrivals && !failure.any(); ++i) {
       at += pause(random);
-      auto due = start + std::chrono::duration_cast<Clock::duration>(
-                             std::chrono::duration<double>(at));
+      auto due =
+          start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(at));
       std::this_thread::sleep_until(due);
       arrivals.emplace_back([&, due] {
         failure.guard([&] {

@@ -71,9 +71,11 @@ TEST(Report, ARowThatCouldNotBeMeasuredHasNoNumbersAndIsNotMet) {
 
 TEST(StepTable, TakesTheStepsOfTheBrokersLines) {
   StepTable table;
-  table.add("2026-01-02T03:04:05.678 broker info sb-a: ready, owner 0, jail; ms: probe 0.012, "
-            "jailer/user namespace 0.345, ready 0.010 = 0.367 ms");
-  table.add("x broker info sb-a: destroyed (asked to), owner 0, 3 items; ms: mark 0.001 = 0.001 ms");
+  table.add(
+      "2026-01-02T03:04:05.678 broker info sb-a: ready, owner 0, jail; ms: probe 0.012, "
+      "jailer/user namespace 0.345, ready 0.010 = 0.367 ms");
+  table.add(
+      "x broker info sb-a: destroyed (asked to), owner 0, 3 items; ms: mark 0.001 = 0.001 ms");
   table.add("x broker info sb-b: ready, owner 0, jail; ms: probe 0.020 = 0.020 ms");
   table.add("x broker warn sb-c: not created, owner 0, jail: r d; ms: probe 9.000 = 9.000 ms");
   table.add("x broker info listening");

@@ -198,7 +198,8 @@ std::vector<std::pair<std::string, int64_t>> JailCreate::steps() const {
   std::vector<std::pair<std::string, int64_t>> steps;
   if (!done_) return steps;
   auto add = [&steps](std::string name, uint64_t from, uint64_t to) {
-    if (from != 0 && to >= from) steps.emplace_back(std::move(name), static_cast<int64_t>(to - from));
+    if (from != 0 && to >= from)
+      steps.emplace_back(std::move(name), static_cast<int64_t>(to - from));
   };
   auto& ends = done_->ends;
   add("spawn", spawning_, spawned_);

@@ -37,10 +37,9 @@ int measure(const std::string& floor, const std::string& init) {
   auto image = resolved.get<std::shared_ptr<const cordon::runtimes::Image>>();
   auto filter = cordon::jailer::compileAgentProfile().bpf;
 
-  std::vector<std::string> argv = {floor, image->rootfs,
-                                   "/proc/" + std::to_string(getpid()) + "/fd/" +
-                                       std::to_string(filter.get()),
-                                   init};
+  std::vector<std::string> argv = {
+      floor, image->rootfs,
+      "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(filter.get()), init};
   auto cpus = static_cast<unsigned>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF)));
   for (const auto& path : cordon::runtimes::maskedPaths(cpus)) argv.push_back(path.substr(1));
   std::vector<char*> arguments;

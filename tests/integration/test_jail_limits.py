@@ -267,7 +267,7 @@ def test_a_full_disk():
                 refused = refusal(instance)
                 if refused is not None:
                     refusals += 1
-                    expect_clear(refused, instance)
+                    expect_clear(refused, instance, ("STATE_FULL",))
                 (state / "filler").unlink()
                 expect_a_good_one(instance)
             assert refusals
