@@ -151,7 +151,7 @@ def test_destroyed_without_descriptors(instance):
     soft, hard = resource.prlimit(broker, resource.RLIMIT_NOFILE)
     with support.Api(instance.address) as api:
         acquired = api.acquire()
-        call = api.begin_exec(acquired.id, ["sleep", "300"])
+        call = api.begin_exec(acquired.id, ["sleep", "297"])
         first_free = min(set(range(4096)) - {int(n) for n in os.listdir(f"/proc/{broker}/fd")})
         resource.prlimit(broker, resource.RLIMIT_NOFILE, (first_free, hard))
         try:

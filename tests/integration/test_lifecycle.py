@@ -39,8 +39,10 @@ def test_release_twice(api):
 
 def test_release_ends_a_running_exec(service):
     sandbox = service.acquire(service.runtime)
-    process = service.popen("exec", "--json", sandbox, "--", "sh", "-c", "echo up; exec sleep 300")
-    wait_until(lambda: support.processes_with(b"sleep\x00300"), "the program runs")
+    # Of this run: others on the machine have theirs.
+    long = str(300_000 + os.getpid())
+    process = service.popen("exec", "--json", sandbox, "--", "sh", "-c", f"echo up; exec sleep {long}")
+    wait_until(lambda: support.processes_with(f"sleep\0{long}"), "the program runs")
     service.release(sandbox)
     out, err = process.communicate(timeout=60)
     assert process.returncode != 0
