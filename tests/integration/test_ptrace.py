@@ -63,7 +63,7 @@ def python(program, *arguments):
 def test_an_exec_ends_with_a_main_that_its_child_traces(on, program):
     instance, runtime = on
     ended = instance.cordon("run", "--json", "--runtime", runtime, *python(program)).json
-    assert ended["exit_code"] == 7, ended
+    assert ended.get("exit_code") == 7, ended
     assert ended["verdict"]["control"] == "none"
     assert ended["usage"]["wall_ms"] < 20_000
 
@@ -75,7 +75,7 @@ def test_a_main_that_asks_its_parent_to_trace_it_runs_on(on):
     assert (ended["exit_code"], ended["verdict"]["control"]) == (7, "none"), ended
     killed = instance.cordon("run", "--json", "--runtime", runtime,
                              *python(TRACED_BY_ITS_PARENT, "die")).json
-    assert killed["signal"] == 12, killed  # SIGUSR2 has its usual effect
+    assert killed.get("signal") == 12, killed  # SIGUSR2 has its usual effect
 
 
 def traced_by_another_exec(instance, runtime, options, *limits):
