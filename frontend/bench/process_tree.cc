@@ -25,7 +25,8 @@ uint64_t field(const std::string& path, const std::string& name) {
 // Fields of /proc/PID/stat after the name, which may hold anything.
 std::vector<std::string> statFields(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string text;
+  std::getline(file, text, '\0');  // nothing of a process that has ended meanwhile
   size_t end = text.rfind(')');
   if (end == std::string::npos) return {};
   std::istringstream rest(text.substr(end + 1));
