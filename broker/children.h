@@ -1,10 +1,10 @@
 // Processes that the broker starts, and their ends.
 //
-// Everything goes by pidfd: a child is spawned without forking the broker's
-// address space (posix_spawn), gets a pidfd at once, and its end is awaited
-// with UnixEventPort::FdObserver and waitid(P_PIDFD). The broker is a child
-// subreaper (becomeSubreaper), so the init of a detached runc falls to it and
-// its exit status is the kernel's word, too.
+// Everything goes by pidfd: a child is spawned without a copy of the broker's
+// address space or of its table of descriptors, gets a pidfd at once, and its
+// end is awaited with UnixEventPort::FdObserver and waitid(P_PIDFD). The broker
+// is a child subreaper (becomeSubreaper), so the init of a detached runc falls to
+// it and its exit status is the kernel's word, too.
 //
 // Exactly one Children object per process, made by main and passed by reference
 // to whoever starts processes: a second one would reap the first one's children
@@ -31,7 +31,7 @@ struct SpawnSpec {
   std::vector<std::string> argv;  // argv[0] included
   std::vector<std::string> env;   // the whole environment
   std::string cwd = "/";
-  // {source fd, target fd}, targets below 256, each once; sources may be any
+  // {source fd, target fd}, at most 31, targets below 256, each once; sources may be any
   // fds, also ones that are somebody's target. Everything else is closed.
   // Targets 0..2 that are not named become /dev/null.
   std::vector<std::pair<int, int>> fds;
@@ -52,6 +52,7 @@ class Child {
 };
 
 class ChildRegistry;  // which pids have an owner
+class SpawnWindow;
 
 // Starts processes, and knows which of ours have an owner.
 class Children {
@@ -96,6 +97,7 @@ class Children {
  private:
   kj::UnixEventPort& port_;
   std::shared_ptr<ChildRegistry> registry_;
+  std::unique_ptr<SpawnWindow> window_;
 };
 
 // PR_SET_CHILD_SUBREAPER for this process.
