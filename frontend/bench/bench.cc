@@ -135,6 +135,12 @@ std::unique_ptr<Coprocess> startSpawnFloor(const Context& context) {
       std::vector<std::string>{context.libexec + "/bench/spawn-floor", kProgram});
 }
 
+std::unique_ptr<Coprocess> startCloneFloor(const Context& context) {
+  std::string bench = context.libexec + "/bench/";
+  return std::make_unique<Coprocess>(std::vector<std::string>{
+      bench + "jail-floor", bench + "clone-floor", bench + "container-init"});
+}
+
 LiveSandbox::LiveSandbox(client::Client& owner, const std::string& runtime) : client(owner) {
   id = client.acquire(sandboxOf(runtime)).id();
 }

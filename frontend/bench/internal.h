@@ -52,6 +52,8 @@ std::string whyNotOffered(const Context& context, const std::string& runtime);
 std::string whyNoRawRunc(const Context& context);
 std::unique_ptr<Coprocess> startRawRunc(const Context& context);
 std::unique_ptr<Coprocess> startSpawnFloor(const Context& context);
+// The by-hand container: asks "cold" and "first-byte". Needs root.
+std::unique_ptr<Coprocess> startCloneFloor(const Context& context);
 
 inline constexpr char kJail[] = "jail";
 // The smallest program that is worth a sandbox.

@@ -45,13 +45,8 @@ struct Bare {
 
 std::vector<Row> coldRows(const Context& context) {
   auto& client = context.client;
-  auto startFloor = [&] {
-    std::string bench = context.libexec + "/bench/";
-    return std::make_unique<Coprocess>(std::vector<std::string>{
-        bench + "jail-floor", bench + "clone-floor", bench + "container-init"});
-  };
   std::string whyNoRunc = whyNoRawRunc(context);
-  Bare floor(startFloor());
+  Bare floor(startCloneFloor(context));
   Bare runc(whyNoRunc.empty() ? startRawRunc(context) : nullptr);
   {
     Parts unused;
