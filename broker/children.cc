@@ -5,8 +5,8 @@
 #include <kj/debug.h>
 #include <linux/close_range.h>
 #include <poll.h>
-#include <signal.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -216,8 +216,8 @@ class SpawnWindow {
       place = kj::AutoCloseFd(fd);
       limit_ = std::max(limit_, fd + 1);
     }
-    stack_ = mmap(nullptr, kStack, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+    stack_ = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK,
+                  -1, 0);
     KJ_REQUIRE(stack_ != MAP_FAILED, "no memory for a stack");
   }
   ~SpawnWindow() { munmap(stack_, kStack); }
@@ -239,8 +239,15 @@ class SpawnWindow {
       moves[count][0] = places_[count].get();
       moves[count++][1] = target;
     }
-    Birth birth{spec.program.c_str(), spec.cwd.c_str(), argv.data(), env.data(), moves,
-                count,                named,            null(),      limit_};
+    Birth birth{spec.program.c_str(),
+                spec.cwd.c_str(),
+                argv.data(),
+                env.data(),
+                moves,
+                count,
+                named,
+                null(),
+                limit_};
     // No handler of ours runs in the child, whose memory is ours.
     sigset_t all, before;
     sigfillset(&all);

@@ -80,7 +80,7 @@ Look look(unsigned done, const std::vector<double>& times) {
   now.latency = times.empty() ? 0 : median(times);
   now.netNamespaces = objectsOf("net_namespace");
   now.availableKib = memoryField("MemAvailable");
-  now.slabKib = memoryField("Slab");
+  now.slabKib = memoryField("SUnreclaim");
   now.cgroups = cgroupCount();
   now.dying = dyingDescendants();
   now.mounts = mountCount();
@@ -91,7 +91,7 @@ std::string describe(const Look& at) {
   char text[256];
   std::snprintf(text, sizeof text,
                 "after %u: p50 %.2f ms, net namespaces %lld, cgroups %lld (dying on v2 %lld), "
-                "mounts %lld, slab %lld KiB, available %lld KiB",
+                "mounts %lld, slab that can't be reclaimed %lld KiB, available %lld KiB",
                 at.done, at.latency, static_cast<long long>(at.netNamespaces),
                 static_cast<long long>(at.cgroups), static_cast<long long>(at.dying),
                 static_cast<long long>(at.mounts), static_cast<long long>(at.slabKib),

@@ -51,7 +51,7 @@ static int g_program, g_filter;
 static struct {
   const char* step;
   int error;
-}* g_failure;
+} * g_failure;
 
 static long must(const char* step, long result) {
   if (result >= 0) return result;
@@ -105,12 +105,15 @@ static int makeCgroups(int fds[kMostFds]) {
                                            {"floor/agent/cpu.shares", "2048"},
                                            {"floor/work/exec-1/pids.max", "256"},
                                            {NULL, NULL}};
-  static const char* const kLimits2[][2] = {
-      {"floor/work/memory.max", "536870912"}, {"floor/work/memory.swap.max", "0"},
-      {"floor/work/pids.max", "256"},         {"floor/work/cpu.max", "100000 100000"},
-      {"floor/agent/memory.max", "25165824"}, {"floor/agent/pids.max", "96"},
-      {"floor/agent/cpu.weight", "200"},      {"floor/work/exec-1/pids.max", "256"},
-      {NULL, NULL}};
+  static const char* const kLimits2[][2] = {{"floor/work/memory.max", "536870912"},
+                                            {"floor/work/memory.swap.max", "0"},
+                                            {"floor/work/pids.max", "256"},
+                                            {"floor/work/cpu.max", "100000 100000"},
+                                            {"floor/agent/memory.max", "25165824"},
+                                            {"floor/agent/pids.max", "96"},
+                                            {"floor/agent/cpu.weight", "200"},
+                                            {"floor/work/exec-1/pids.max", "256"},
+                                            {NULL, NULL}};
   static const char kOn[] = "+memory +pids +cpu";
   if (g_v2) {
     put(g_bases[0], "../cgroup.subtree_control", kOn);
@@ -175,15 +178,14 @@ static int copyOf(int at, const char* path) {
 static void buildRoot(int root) {
   enum { kPlain = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, kData = kPlain | MOUNT_ATTR_NOEXEC };
   struct mount_attr attributes = {.propagation = FLOOR_PRIVATE};
-  must("private", syscall(SYS_mount_setattr, AT_FDCWD, "/", AT_RECURSIVE, &attributes,
-                          sizeof attributes));
+  must("private",
+       syscall(SYS_mount_setattr, AT_FDCWD, "/", AT_RECURSIVE, &attributes, sizeof attributes));
   must("root", syscall(SYS_move_mount, root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH));
 
   attach(newMount("proc", (const char*[]){"hidepid", "invisible", NULL}, kData), root, "proc");
   attach(newMount("sysfs", NULL, kData | MOUNT_ATTR_RDONLY), root, "sys");
-  int dev = newMount("tmpfs",
-                     (const char*[]){"mode", "755", "size", "65536", "nr_inodes", "64", NULL},
-                     kData);
+  int dev = newMount(
+      "tmpfs", (const char*[]){"mode", "755", "size", "65536", "nr_inodes", "64", NULL}, kData);
   must("dev", syscall(SYS_move_mount, dev, "", root, "dev", MOVE_MOUNT_F_EMPTY_PATH));
   static const char* const kDevices[] = {"null", "zero", "full", "random", "urandom", "tty"};
   for (int i = 0; i < 6; ++i) {
@@ -195,10 +197,10 @@ static void buildRoot(int root) {
     attach(device, dev, kDevices[i]);
   }
   must("dev/pts", mkdirat(dev, "pts", 0755));
-  attach(newMount("devpts",
-                  (const char*[]){"newinstance", "", "ptmxmode", "0666", "mode", "0620", NULL},
-                  kData),
-         dev, "pts");
+  attach(
+      newMount("devpts",
+               (const char*[]){"newinstance", "", "ptmxmode", "0666", "mode", "0620", NULL}, kData),
+      dev, "pts");
   static const char* const kLinks[][2] = {{"/proc/self/fd", "fd"},
                                           {"/proc/self/fd/0", "stdin"},
                                           {"/proc/self/fd/1", "stdout"},
@@ -243,8 +245,8 @@ static void networkUp(void) {
   request.ifr_flags = IFF_UP;
   must("lo", ioctl(fd, SIOCSIFFLAGS, &request));
   close(fd);
-  int sysctl = (int)must("sysctl", open("/proc/sys/net/ipv4/ip_unprivileged_port_start",
-                                        O_WRONLY | O_CLOEXEC));
+  int sysctl = (int)must(
+      "sysctl", open("/proc/sys/net/ipv4/ip_unprivileged_port_start", O_WRONLY | O_CLOEXEC));
   must("sysctl", write(sysctl, "0", 1));
   close(sysctl);
 }
