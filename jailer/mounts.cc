@@ -141,7 +141,8 @@ class Root {
     if (place.get() < 0) return;
     struct stat status;
     must(fstat(place, &status));
-    attach(S_ISDIR(status.st_mode) ? emptyDirectory() : emptyFile(), place, number_);
+    if (S_ISDIR(status.st_mode)) return coverByEmptyDirectory(place);
+    attach(emptyFile(), place, number_);
   }
 
   kj::AutoCloseFd emptyFile() {
@@ -151,14 +152,13 @@ class Root {
     return null;
   }
 
-  // Of one file system for all.
-  kj::AutoCloseFd emptyDirectory() {
-    if (empty_.get() < 0) {
-      empty_ = makeFileSystem(
-          "tmpfs", {},
-          MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
-    }
-    return cloneMount(empty_, number_);
+  // Of one file system for all: the first is itself, the others are copies of it
+  // in its place. Kernels before 6.15 copy nothing that is still detached.
+  void coverByEmptyDirectory(int place) {
+    if (empty_.get() >= 0) return attach(cloneMount(empty_, number_), place, number_);
+    empty_ = makeFileSystem(
+        "tmpfs", {}, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
+    attach(empty_, place, number_);
   }
 
   void addLink(Mount::Reader mount) {

@@ -45,7 +45,7 @@ UNITS = ("broker/broker_cgroups_v2_test", "broker/broker_hardening_test",
 
 # Without KVM all is 10 to 20 times slower than here.
 BOOTS_WITHIN = 180
-ENDS_WITHIN = 900
+ENDS_WITHIN = 1500
 
 
 def selection():
