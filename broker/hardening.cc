@@ -38,8 +38,7 @@ constexpr Reasoned kKept[] = {
 };
 
 constexpr Reasoned kForRuntimes[] = {
-    {"cap_net_admin",
-     "runc's look at a cgroup's device filters, where the kernel wants it for that"},
+    {"cap_net_admin", "runc's look at a cgroup's device filters, before Linux 6.5"},
 };
 
 constexpr Reasoned kRefused[] = {

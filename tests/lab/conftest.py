@@ -17,8 +17,10 @@ _spec.loader.exec_module(_integration)
 image_directory = _integration.image_directory
 shared_jail = _integration.shared_jail
 shared_runc = _integration.shared_runc
+shared_host = _integration.shared_host
 runtime = _integration.runtime
 service = _integration.service
+host = _integration.host
 api = _integration.api
 
 

@@ -357,6 +357,16 @@ def test_a_device_node_of_the_image_opens_nowhere(sandbox):
 # ---------------------------------------------------------------- what stays
 
 
+def test_the_escape_suite_leaves_the_hosts_mounts_as_they_were(host):
+    """cgroup2 is one file system for all, its options (nsdelegate) too."""
+    mounts = support.read_text("/proc/self/mountinfo")
+    assert "nsdelegate" in mounts
+    done = host.cordon("escape", "--json", "--runtime", "host", "--only", "mount")
+    row, = done.json["rows"]
+    assert row["outcome"] == "escaped" and "cgroup2" in row["evidence"], row
+    assert support.read_text("/proc/self/mountinfo") == mounts
+
+
 def dying(path):
     return event(path, "cgroup.stat", "nr_dying_descendants")
 
