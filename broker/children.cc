@@ -231,7 +231,8 @@ class SpawnWindow {
     int moves[kMost][2];
     size_t count = 0;
     KJ_DEFER(while (count > 0) dup3(null(), moves[--count][0], O_CLOEXEC));
-    for (auto& [source, target] : spec.fds) {
+    for (auto& wanted : spec.fds) {
+      int source = wanted.first, target = wanted.second;
       KJ_REQUIRE(target >= 0 && target <= kMaxTarget, "target fd out of range", target);
       KJ_REQUIRE(!named[target], "target fd named twice", target);
       named[target] = true;
