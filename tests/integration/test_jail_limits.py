@@ -119,29 +119,38 @@ def test_one_sandbox_uses_up_nobody_elses_inotify(nested):
 # ---------------------------------------------------------------- descriptors
 
 
+def acquire_until_refused(api, held, most=64):
+    while len(held) < most:
+        try:
+            held.append(api.acquire().id)
+        except Refused as refused:
+            return refused
+    return None
+
+
 def test_no_more_descriptors(instance):
-    """At each number of them that a create could stop at."""
+    """Sandboxes until there are none left, with one more each time: a create stops
+    at every place where it can."""
     broker = instance.broker
     soft, hard = resource.prlimit(broker, resource.RLIMIT_NOFILE)
     highest = max(int(n) for n in os.listdir(f"/proc/{broker}/fd"))
-    good, refused = 0, []
-    for limit in range(highest + 2, highest + 200, 7):
-        resource.prlimit(broker, resource.RLIMIT_NOFILE, (limit, hard))
-        try:
-            answer = refusal(instance)
-        finally:
-            resource.prlimit(broker, resource.RLIMIT_NOFILE, (soft, hard))
-        if answer is None:
-            good += 1
-            if good == 2:
-                break
-        else:
-            refused.append(answer)
-            expect_clear(answer, instance, ("HOST_LIMIT", "LIMIT_NOT_APPLIED"))
-        wait_until(lambda: not instance.traces(), f"no trace at {limit}: {instance.traces()}")
-    assert refused and good, (len(refused), good)
+    before = len(os.listdir(f"/proc/{broker}/fd"))
+    for more in range(2, 30, 3):
+        held = []
+        resource.prlimit(broker, resource.RLIMIT_NOFILE, (highest + more, hard))
+        with support.Api(instance.address) as api:
+            try:
+                refused = acquire_until_refused(api, held)
+            finally:
+                resource.prlimit(broker, resource.RLIMIT_NOFILE, (soft, hard))
+                for sandbox in held:
+                    assert api.release(sandbox).receipt.complete
+        assert refused is not None, (more, len(held))
+        expect_clear(refused, instance, ("HOST_LIMIT", "LIMIT_NOT_APPLIED"))
+        wait_until(lambda: not instance.traces(), f"no trace at {more}: {instance.traces()}")
     assert instance.broker == broker, "it lives"
-    assert len(os.listdir(f"/proc/{broker}/fd")) <= highest + 1, "and has closed what it opened"
+    wait_until(lambda: len(os.listdir(f"/proc/{broker}/fd")) <= before + 1,
+               "it has closed what it opened")
     expect_a_good_one(instance)
 
 
