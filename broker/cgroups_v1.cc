@@ -24,7 +24,7 @@ bool hasLeaves(const Hierarchy& h) {
 
 // One hierarchy that we use, with the directories of one sandbox in it.
 struct Place {
-  const Hierarchy* hierarchy;
+  const MountedHierarchy* hierarchy;
   CgroupDir work;
   kj::Maybe<CgroupDir> agent;  // until its descriptors have been handed out
 };
@@ -37,7 +37,7 @@ struct V1Sandbox {
 
   const Place& of(const char* controller) const {
     for (auto& place : places) {
-      if (place.hierarchy->has(controller)) return place;
+      if (place.hierarchy->info.has(controller)) return place;
     }
     KJ_FAIL_ASSERT("no such hierarchy", controller);
   }
@@ -116,7 +116,7 @@ class V1Leaf final : public ExecLeaf {
       : sandbox_(std::move(sandbox)), name_("exec-" + std::to_string(number)) {
     KJ_ON_SCOPE_FAILURE(remove());
     for (auto& place : sandbox_->places) {
-      if (hasLeaves(*place.hierarchy)) add(place);
+      if (hasLeaves(place.hierarchy->info)) add(place);
     }
     // The same limit as on work: the kernel looks at the leaf first, so that a
     // refusal is counted at the exec whose fork it was.
@@ -190,7 +190,7 @@ class V1Leaf final : public ExecLeaf {
     auto made = place.work.makeNewChild(name_, error);
     KJ_IF_MAYBE (dir, made) {
       leaves_.push_back({&place, kj::mv(*dir), nullptr});  // remove() knows it now
-      inheritCpuset(*place.hierarchy, place.work, leaves_.back().dir);
+      inheritCpuset(place.hierarchy->info, place.work, leaves_.back().dir);
       leaves_.back().tasks = mustOpen(leaves_.back().dir, "tasks", O_WRONLY);
     } else {
       KJ_FAIL_SYSCALL("mkdir", error, place.work.label(), name_);
@@ -199,7 +199,7 @@ class V1Leaf final : public ExecLeaf {
 
   const CgroupDir& dirOf(const char* controller) const {
     for (auto& leaf : leaves_) {
-      if (leaf.place->hierarchy->has(controller)) return leaf.dir;
+      if (leaf.place->hierarchy->info.has(controller)) return leaf.dir;
     }
     KJ_FAIL_ASSERT("no such leaf", controller);
   }
@@ -239,7 +239,7 @@ class V1SandboxCgroups final : public SandboxBase {
     }
     KJ_IF_MAYBE (bad, limitWork(*state_)) return *bad;
     KJ_IF_MAYBE (bad, limitAgent(*state_)) return *bad;
-    if (!hasLeaves(*state_->of("cpu").hierarchy)) {
+    if (!hasLeaves(state_->of("cpu").hierarchy->info)) {
       state_->cpuTasks = mustOpen(state_->of("cpu").work, "tasks", O_WRONLY);
     }
     const CgroupDir& cpu = state_->of("cpu").work;
@@ -301,11 +301,8 @@ class V1SandboxCgroups final : public SandboxBase {
  private:
   // By its path: no descriptor of agent is kept.
   LimitFact readAgentLimit(const char* controller, const char* file) {
-    for (auto& h : tree().all) {
-      if (h.info.v2 || !h.info.has(controller)) continue;
-      auto agent = openBelow(h.mount, path() + "/agent");
-      KJ_IF_MAYBE (dir, agent) return readLimit(*dir, "agent", file);
-    }
+    auto agent = openBelow(state_->of(controller).hierarchy->mount, path() + "/agent");
+    KJ_IF_MAYBE (dir, agent) return readLimit(*dir, "agent", file);
     return {"agent", file, "", "its cgroup is gone"};
   }
 
@@ -320,7 +317,7 @@ class V1SandboxCgroups final : public SandboxBase {
         inheritCpuset(h.info, *top, agent);
         inheritCpuset(h.info, *top, work);
         for (auto* dir : {&*top, &agent, &work}) madeDirectory(*dir);
-        state_->places.push_back({&h.info, kj::mv(work), kj::mv(agent)});
+        state_->places.push_back({&h, kj::mv(work), kj::mv(agent)});
         return nullptr;
       }
       collided_ = error == EEXIST && state_->places.empty();

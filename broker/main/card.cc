@@ -11,12 +11,6 @@ namespace cordon::broker {
 
 namespace {
 
-// The list of that size; every element is then filled in.
-template <typename Init>
-auto sized(Init&& init, size_t size) {
-  return init(static_cast<uint>(size));
-}
-
 template <typename Fact>
 void writeOrigin(rpc::Origin::Builder out, const char* from, const Fact& fact) {
   out.setSource(rpc::FactSource::KERNEL);
@@ -182,7 +176,7 @@ void writeMounts(rpc::BoundaryCard::Builder out, Fact<std::vector<MountFact>> fa
     fact = Fact<std::vector<MountFact>>::none("not a sandbox: it has the host's mounts");
   }
   writeOrigin(out.initMountsOrigin(), "/proc/PID/mountinfo of the init", fact);
-  auto list = sized([&](uint n) { return out.initMounts(n); }, fact.value.size());
+  auto list = out.initMounts(static_cast<uint>(fact.value.size()));
   for (uint i = 0; i < list.size(); ++i) {
     auto& mount = fact.value[i];
     list[i].setWhere(mount.where);
@@ -196,7 +190,7 @@ void writeMounts(rpc::BoundaryCard::Builder out, Fact<std::vector<MountFact>> fa
 
 void writePlan(rpc::BoundaryCard::Builder out, Sandbox& sandbox) {
   auto plan = sandbox.runtime->mountPlan(requestOf(sandbox));
-  auto list = sized([&](uint n) { return out.initPlan(n); }, plan.size());
+  auto list = out.initPlan(static_cast<uint>(plan.size()));
   for (uint i = 0; i < list.size(); ++i) {
     list[i].setWhat(plainText(plan[i].what));
     list[i].setWhere(plainPath(plan[i].where));
@@ -212,7 +206,7 @@ void writeLimits(rpc::BoundaryCard::Builder out, Sandbox& sandbox) {
     fact.missing = "it has no cgroups: no limit holds for all of its programs together";
   }
   writeOrigin(out.initLimitsOrigin(), "the sandbox's cgroups", fact);
-  auto list = sized([&](uint n) { return out.initLimits(n); }, fact.value.size());
+  auto list = out.initLimits(static_cast<uint>(fact.value.size()));
   for (uint i = 0; i < list.size(); ++i) {
     list[i].setGroup(fact.value[i].group);
     list[i].setFile(fact.value[i].file);
@@ -223,7 +217,7 @@ void writeLimits(rpc::BoundaryCard::Builder out, Sandbox& sandbox) {
 
 void writeRlimits(rpc::BoundaryCard::Builder out, const Fact<std::vector<RlimitFact>>& fact) {
   writeOrigin(out.initRlimitsOrigin(), "/proc/PID/limits of the init", fact);
-  auto list = sized([&](uint n) { return out.initRlimits(n); }, fact.value.size());
+  auto list = out.initRlimits(static_cast<uint>(fact.value.size()));
   for (uint i = 0; i < list.size(); ++i) {
     list[i].setName(fact.value[i].name);
     list[i].setSoft(fact.value[i].soft);
@@ -234,7 +228,7 @@ void writeRlimits(rpc::BoundaryCard::Builder out, const Fact<std::vector<RlimitF
 
 void writeInterfaces(rpc::BoundaryCard::Builder out, const Fact<std::vector<InterfaceFact>>& fact) {
   writeOrigin(out.initInterfacesOrigin(), "/proc/PID/net/dev of the init", fact);
-  auto list = sized([&](uint n) { return out.initInterfaces(n); }, fact.value.size());
+  auto list = out.initInterfaces(static_cast<uint>(fact.value.size()));
   for (uint i = 0; i < list.size(); ++i) {
     list[i].setName(fact.value[i].name);
     list[i].setReceivedBytes(fact.value[i].receivedBytes);
