@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "jailer/report.h"
+
 namespace cordon::broker {
 
 // Of each file; that is also the most that parsing takes.
@@ -99,8 +101,7 @@ struct ProcessFacts {
 ProcessFacts readProcess(pid_t pid);
 
 enum class NamespaceKind : uint8_t { kUser, kMount, kPid, kNetwork, kIpc, kUts, kCgroup };
-constexpr std::array<const char*, 7> kNamespaceNames = {"user", "mnt", "pid",   "net",
-                                                        "ipc",  "uts", "cgroup"};
+inline constexpr auto& kNamespaceNames = jailer::kNamespaces;
 using NamespaceInodes = std::array<uint64_t, kNamespaceNames.size()>;  // 0 = not known
 NamespaceInodes ownNamespaces();
 

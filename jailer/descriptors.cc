@@ -24,19 +24,23 @@ void fail(Step step, int error, uint32_t detail) {
 
 namespace {
 // The child has what its parent wrote.
-Report g_times;
+Report g_last;
 }  // namespace
 
 void done(Step step) {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  g_times.ends[static_cast<uint32_t>(step)] =
+  g_last.ends[static_cast<uint32_t>(step)] =
       static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
+void noteNamespace(size_t number, uint64_t inode) {
+  g_last.namespaces[number] = inode;
+}
+
 void reportDone() {
-  g_times.kind = Report::kDone;
-  require(Step::kExec, write(kStatusFd, &g_times, sizeof(g_times)));
+  g_last.kind = Report::kDone;
+  require(Step::kExec, write(kStatusFd, &g_last, sizeof(g_last)));
 }
 
 void closeUnnamed() {

@@ -32,7 +32,7 @@ namespace {
   enterNetwork(prepared);
   // In all of them, and the host's /proc still there: later nobody but the
   // sandbox can read them.
-  reportNamespaces(prepared);
+  noteNamespaces(prepared);
   done(Step::kNamespaces);
   buildRoot(spec, prepared);
   done(Step::kMounts);

@@ -55,18 +55,15 @@ void enterNetwork(const Prepared& prepared) {
   require(Step::kNamespaces, setns(prepared.network, CLONE_NEWNET));
 }
 
-void reportNamespaces(const Prepared& prepared) {
-  Report report;
-  report.kind = Report::kEntered;
-  for (int i = 0; i < kNamespaceCount; ++i) {
+void noteNamespaces(const Prepared& prepared) {
+  for (size_t i = 0; i < kNamespaces.size(); ++i) {
     char path[64];
     snprintf(path, sizeof(path), "/proc/self/ns/%s", kNamespaces[i]);
     struct stat status;
     bool user = i == 0;  // entered only at the end, and open here
     require(Step::kNamespaces, user ? fstat(prepared.user, &status) : stat(path, &status));
-    report.namespaces[i] = status.st_ino;
+    noteNamespace(i, status.st_ino);
   }
-  require(Step::kNamespaces, write(kStatusFd, &report, sizeof(report)));
 }
 
 }  // namespace cordon::jailer

@@ -1,6 +1,7 @@
 // What the broker and cordon-jailer agree on beside the spec: descriptor
 // numbers, and the records that come back on the status pipe.
 #pragma once
+#include <array>
 #include <cstdint>
 
 namespace cordon::jailer {
@@ -14,6 +15,9 @@ constexpr int kAgentFd = 6;        // sealed memfd: vm-agent
 constexpr int kFilterFd = 7;       // sealed memfd: the agent's filter, struct sock_filter[]
 constexpr int kFirstCgroupFd = 8;  // see JailSpec.cgroupFds
 constexpr int kMostCgroupFds = 8;
+
+// The nodes of the host's /dev that a sandbox may have.
+constexpr const char* kDevices[] = {"null", "zero", "full", "random", "urandom", "tty"};
 
 // The pipeline's steps, in order.
 enum class Step : uint32_t {
@@ -42,16 +46,15 @@ constexpr const char* stepName(Step step) {
   return kNames[index < sizeof(kNames) / sizeof(*kNames) ? index : 0];
 }
 
-// In this order in Report::namespaces.
-constexpr const char* kNamespaces[] = {"user", "mnt", "pid", "net", "ipc", "uts", "cgroup"};
-constexpr int kNamespaceCount = sizeof(kNamespaces) / sizeof(*kNamespaces);
+// Names below /proc/PID/ns, in this order in Report::namespaces.
+inline constexpr std::array<const char*, 7> kNamespaces = {"user", "mnt", "pid",   "net",
+                                                           "ipc",  "uts", "cgroup"};
 
-// One write each, smaller than PIPE_BUF. kBorn comes first, then kEntered, then
-// either kFailed or kDone and, when the agent runs, the end of the pipe (it is
-// CLOEXEC).
+// One write each, smaller than PIPE_BUF. kBorn comes first, then either kFailed
+// or kDone and, when the agent runs, the end of the pipe (it is CLOEXEC).
 struct Report {
   static constexpr uint32_t kMagic = 0x6a61696c;
-  enum Kind : uint32_t { kBorn = 1, kFailed = 2, kDone = 3, kEntered = 4 };
+  enum Kind : uint32_t { kBorn = 1, kFailed = 2, kDone = 3 };
   uint32_t magic = kMagic;
   uint32_t kind = 0;
   int32_t pid = 0;      // kBorn: the sandbox's init, a child of the jailer's parent
@@ -61,7 +64,7 @@ struct Report {
   // kDone: when each step had been done, in CLOCK_MONOTONIC's nanoseconds; [0]
   // when the jailer began.
   uint64_t ends[kSteps] = {};
-  uint64_t namespaces[kNamespaceCount] = {};  // kEntered: inode numbers
+  std::array<uint64_t, kNamespaces.size()> namespaces = {};  // kDone: inode numbers
 };
 
 }  // namespace cordon::jailer

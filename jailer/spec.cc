@@ -53,7 +53,7 @@ bool isDevice(std::string_view path) {
   constexpr std::string_view kDirectory = "dev/";
   if (path.substr(0, kDirectory.size()) != kDirectory) return false;
   path.remove_prefix(kDirectory.size());
-  for (const char* name : {"null", "zero", "full", "random", "urandom", "tty"}) {
+  for (const char* name : kDevices) {
     if (path == name) return true;
   }
   return false;

@@ -15,8 +15,9 @@ namespace cordon::jailer {
 // process: namespaces, mounts and detached trees have no other holder.
 [[noreturn]] void fail(Step step, int error, uint32_t detail = 0);
 
-// For the record of what each step cost.
+// For the last record: what each step cost, and where the sandbox is.
 void done(Step step);
+void noteNamespace(size_t number, uint64_t inode);
 void reportDone();
 
 // For system calls: -1 and errno.
@@ -52,8 +53,8 @@ void awaitFurnished(const Prepared& prepared);
 // jailer reports its pid, waits for the furnishing child and exits.
 void becomeInit(JailSpec::Reader spec, const Prepared& prepared);
 void enterNetwork(const Prepared& prepared);
-// Their inode numbers, on the status pipe.
-void reportNamespaces(const Prepared& prepared);
+// Their inode numbers, for the last record.
+void noteNamespaces(const Prepared& prepared);
 
 // mounts.cc
 void buildRoot(JailSpec::Reader spec, const Prepared& prepared);

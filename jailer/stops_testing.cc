@@ -60,7 +60,7 @@ T stopWith(int step, T result) {
 #define becomeInit(spec, prepared) (becomeInit(spec, prepared), stop(5))
 #define enterCgroupNamespace(spec) (enterCgroupNamespace(spec), stop(6))
 #define enterNetwork(prepared) (enterNetwork(prepared), stop(7))
-#define reportNamespaces(prepared) (reportNamespaces(prepared), stop(8))
+#define noteNamespaces(prepared) (noteNamespaces(prepared), stop(8))
 #define buildRoot(spec, prepared) (buildRoot(spec, prepared), stop(9))
 #define setHostname(spec) (setHostname(spec), stop(10))
 #define enterRoot() (enterRoot(), stop(11))

@@ -23,6 +23,11 @@ std::vector<std::string> readOnlyPaths() {
   return {"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"};
 }
 
+uint64_t agentFiles(uint64_t workloadFiles) {
+  constexpr uint64_t kFewest = 4096;
+  return std::max(kFewest, workloadFiles);
+}
+
 uint64_t scratchInodes(uint64_t bytes) {
   constexpr uint64_t kPage = 4096;
   constexpr uint64_t kFewest = 64;

@@ -1,5 +1,6 @@
 #include "runtimes/kill_cgroups.h"
 
+#include <signal.h>
 #include <spdlog/spdlog.h>
 
 namespace cordon::runtimes {
@@ -16,6 +17,12 @@ kj::Promise<void> killCgroups(broker::SandboxCgroups& cgroups, broker::Children&
   return timer.afterDelay(kPause).then([&cgroups, &children, &timer, &name, attempts]() {
     return killCgroups(cgroups, children, timer, name, attempts - 1);
   });
+}
+
+kj::Promise<void> killProgram(broker::Child& program, kj::Timer& timer, kj::Duration atMost) {
+  // Not reaped yet: the number is its.
+  if (program.exited() == nullptr) kill(-program.pid(), SIGKILL);
+  return program.onExit().ignoreResult().exclusiveJoin(timer.afterDelay(atMost));
 }
 
 }  // namespace cordon::runtimes

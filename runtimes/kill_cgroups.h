@@ -16,4 +16,9 @@ namespace cordon::runtimes {
 kj::Promise<void> killCgroups(broker::SandboxCgroups& cgroups, broker::Children& children,
                               kj::Timer& timer, const std::string& name, unsigned attempts = 1000);
 
+// Kills the program that makes a sandbox, and its process group, which it leads
+// as everything that Children starts. Resolves when it is reaped; one that hangs
+// in the kernel stays ours to reap, and is waited for only so long.
+kj::Promise<void> killProgram(broker::Child& program, kj::Timer& timer, kj::Duration atMost);
+
 }  // namespace cordon::runtimes

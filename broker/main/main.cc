@@ -89,9 +89,10 @@ kj::Promise<int> stopSignal(kj::UnixEventPort& port) {
 
 std::vector<kj::Own<runtimes::Runtime>> makeRuntimes(Children& children, kj::Timer& timer,
                                                      CgroupTree& cgroups, const Options& options,
-                                                     const std::string& vmAgent) {
+                                                     const std::string& vmAgent, int agentFilter) {
   std::vector<kj::Own<runtimes::Runtime>> result;
-  result.push_back(runtimes::makeJailRuntime(children, timer, cgroups, {options.jailer, vmAgent}));
+  result.push_back(
+      runtimes::makeJailRuntime(children, timer, cgroups, {options.jailer, vmAgent, agentFilter}));
   result.push_back(runtimes::makeRuncRuntime(
       children, timer, cgroups,
       {options.runc, static_cast<int>(options.runcSeconds) * kj::SECONDS}));
@@ -115,20 +116,15 @@ std::vector<jailer::CompiledProfile> compileProfiles() {
   return profiles;
 }
 
-std::vector<WorkloadProfile> forWorkloads(const std::vector<jailer::CompiledProfile>& profiles) {
-  std::vector<WorkloadProfile> result;
-  for (auto& profile : profiles) {
-    result.push_back({profile.name, profile.bpf.get(), static_cast<uint32_t>(profile.allowedCalls),
-                      static_cast<uint32_t>(profile.knownCalls)});
-  }
-  return result;
+WorkloadProfile inShort(const jailer::CompiledProfile& profile) {
+  return {profile.name, profile.bpf.get(), static_cast<uint32_t>(profile.allowedCalls),
+          static_cast<uint32_t>(profile.knownCalls)};
 }
 
-// For its counts alone.
-WorkloadProfile agentProfile() {
-  auto compiled = jailer::compileAgentProfile();
-  return {"agent", -1, static_cast<uint32_t>(compiled.allowedCalls),
-          static_cast<uint32_t>(compiled.knownCalls)};
+std::vector<WorkloadProfile> forWorkloads(const std::vector<jailer::CompiledProfile>& profiles) {
+  std::vector<WorkloadProfile> result;
+  for (auto& profile : profiles) result.push_back(inShort(profile));
+  return result;
 }
 
 void logHardening(const Hardened& hardened) {
@@ -179,8 +175,10 @@ int serve(const Options& options) {
   spdlog::info("{}", cgroups->mode() == CgroupMode::kNone ? "no cgroups: " + cgroups->whyNone()
                                                           : cgroups->describe());
   auto ledger = openLedger(options, state);
-  RuntimeSet runtimes(makeRuntimes(children, timer, *cgroups, options, place.vmAgent()),
-                      defaultRuntime(options));
+  auto agentFilter = jailer::compileAgentProfile();
+  RuntimeSet runtimes(
+      makeRuntimes(children, timer, *cgroups, options, place.vmAgent(), agentFilter.bpf),
+      defaultRuntime(options));
   auto images =
       runtimes::ImageStore::open(place.images(), options.imageDirs, place.vmAgent(), timer);
   auto profiles = compileProfiles();
@@ -197,7 +195,7 @@ int serve(const Options& options) {
                     forWorkloads(profiles),
                     place.sandboxes(),
                     options.allowHostRuntime};
-  services.agentProfile = agentProfile();
+  services.agentProfile = inShort(agentFilter);
   services.refusedCalls = static_cast<uint32_t>(hardened.refusedCalls);
   services.namespaces = namespaces;
   Registry registry(options.maxSandboxes, options.maxSandboxesPerOwner);

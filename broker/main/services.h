@@ -35,7 +35,7 @@ struct Services {
   bool allowHostRuntime = false;
   LeafBudget leaves = LeafBudget::ofThisProcess();
   // For the boundary card.
-  WorkloadProfile agentProfile = {};  // the agent's own filter; bpf unused
+  WorkloadProfile agentProfile = {};  // the agent's own filter
   uint32_t refusedCalls = 0;          // by the broker's own filter
   NamespaceInodes namespaces = ownNamespaces();
 };

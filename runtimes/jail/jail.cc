@@ -9,9 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 
-#include "jailer/seccomp.h"
+#include "runtimes/host_checks.h"
 #include "runtimes/jail/jail_create.h"
 #include "runtimes/jail/jail_spec.h"
 #include "runtimes/sealed_file.h"
@@ -44,11 +43,7 @@ class JailRuntime final : public Runtime {
   bool canWriteRoot() const override { return true; }
 
   kj::Promise<Probe> probe() override {
-    if (geteuid() != 0) return Probe::no("needs root", "start cordon up as root");
-    if (cgroups_.mode() == broker::CgroupMode::kNone) {
-      return Probe::no(cgroups_.whyNone(),
-                       "mount a cgroup hierarchy with the memory and pids controllers");
-    }
+    KJ_IF_MAYBE (no, checkHost(cgroups_)) return kj::mv(*no);
     if (access(options_.jailer.c_str(), X_OK) != 0) {
       return Probe::no("no cordon-jailer at " + options_.jailer + ": " + strerror(errno),
                        "install cordon wholly");
@@ -98,20 +93,15 @@ class JailRuntime final : public Runtime {
     if (mount_setattr(-1, "", AT_EMPTY_PATH, &nothing, sizeof(nothing)) < 0 && errno == ENOSYS) {
       return "mount_setattr";
     }
-    std::ifstream file("/proc/sys/user/max_user_namespaces");
-    std::string most;
-    std::getline(file, most);
-    if (most.empty() || most == "0") return "user namespaces (user.max_user_namespaces)";
     return "";
   }
 
   // Once: what runs in a sandbox can't be changed by whoever replaces a file later.
   void prepare() {
     if (agent_.get() >= 0) return;
-    filter_ = jailer::compileAgentProfile().bpf;
     // Nobody inside can read it, and it can't be dumped from its first instruction.
     agent_ = sealedFile("vm-agent", wholeFile(options_.vmAgent), 0111);
-    parts_ = {agent_.get(), filter_.get(),
+    parts_ = {agent_.get(), options_.filter,
               static_cast<unsigned>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF)))};
   }
 
@@ -120,7 +110,6 @@ class JailRuntime final : public Runtime {
   const broker::CgroupTree& cgroups_;
   JailOptions options_;
   kj::AutoCloseFd agent_;
-  kj::AutoCloseFd filter_;
   JailParts parts_{-1, -1, 1};
 };
 

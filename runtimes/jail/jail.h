@@ -16,6 +16,7 @@ namespace cordon::runtimes {
 struct JailOptions {
   std::string jailer;   // absolute path of cordon-jailer
   std::string vmAgent;  // absolute path; copied once, before the first sandbox
+  int filter = -1;      // sealed memfd, the agent's filter; outlives the runtime
   // How long the jailer may take until it is killed (runtimeTimeout).
   kj::Duration createTimeout = 10 * kj::SECONDS;
 };

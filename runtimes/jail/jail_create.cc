@@ -10,8 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "runtimes/jail/jail_spec.h"
 #include "runtimes/kill_cgroups.h"
 
@@ -136,10 +134,6 @@ bool JailCreate::take(const jailer::Report& report, ssize_t size) {
     born_ = report;
     return true;
   }
-  if (report.kind == jailer::Report::kEntered && !entered_) {
-    entered_ = report;
-    return true;
-  }
   if (report.kind == jailer::Report::kDone && !done_) {
     done_ = report;
     return true;
@@ -174,11 +168,7 @@ kj::Promise<JailCreate::Result> JailCreate::afterReports() {
     }
     Result result;
     auto& started = result.init<Started>(Started{kj::mv(*init), steps()});
-    static_assert(std::size(broker::kNamespaceNames) == std::size(jailer::kNamespaces));
-    if (entered_) {
-      std::copy(std::begin(entered_->namespaces), std::end(entered_->namespaces),
-                started.namespaces.begin());
-    }
+    if (done_) started.namespaces = done_->namespaces;
     return kj::mv(result);
   }
   return fail(rpc::Reason::RUNTIME_FAILED, "the init that the jailer named is no child of ours");
@@ -188,10 +178,7 @@ kj::Promise<JailCreate::Result> JailCreate::afterReports() {
 // reaches it.
 kj::Promise<void> JailCreate::endJailer() {
   if (jailer_.get() == nullptr || jailer_->exited() != nullptr) return kj::READY_NOW;
-  // It leads its own process group, and is not reaped yet: the number is its.
-  kill(-jailer_->pid(), SIGKILL);
-  // One that hangs in the kernel stays ours to reap, and is not waited for.
-  return jailer_->onExit().ignoreResult().exclusiveJoin(timer_.afterDelay(kKilledJailerEnds));
+  return killProgram(*jailer_, timer_, kKilledJailerEnds);
 }
 
 std::vector<std::pair<std::string, int64_t>> JailCreate::steps() const {

@@ -46,7 +46,7 @@ class JailCreate {
   kj::Own<broker::Child> jailer_;
   kj::Maybe<kj::Own<broker::Child>> init_;
   static constexpr unsigned kMostFailures = 2;
-  std::optional<jailer::Report> born_, entered_, failed_, done_;
+  std::optional<jailer::Report> born_, failed_, done_;
   unsigned failures_ = 0;
   bool garbled_ = false;
   uint64_t spawning_ = 0, spawned_ = 0;

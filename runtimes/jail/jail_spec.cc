@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ipc/agent_ids.h"
+#include "jailer/report.h"
 #include "runtimes/kernel_paths.h"
 #include "runtimes/sealed_file.h"
 
@@ -78,7 +79,7 @@ class Plan {
                      {"gid", hostId(0)}},
          .readOnly = true,
          .noExec = true});
-    for (const char* name : {"null", "zero", "full", "random", "urandom", "tty"}) {
+    for (const char* name : jailer::kDevices) {
       add({.kind = MountKind::DEVICE, .where = std::string("dev/") + name});
     }
     add({.kind = MountKind::DEVPTS,
@@ -195,14 +196,13 @@ void writeImage(jailer::JailSpec::Builder spec, const CreateRequest& request) {
 
 void fillJailSpec(jailer::JailSpec::Builder spec, const CreateRequest& request, unsigned cpus,
                   uint32_t cgroupFds) {
-  constexpr uint64_t kAgentFiles = 4096;
   spec.setVersion(jailer::SPEC_VERSION);
   spec.setHostname(request.hostname);
   spec.setIdFirst(request.ids.first);
   spec.setIdCount(request.ids.count);
   spec.setAgentUid(ipc::kAgentUid);
   spec.setAgentGid(ipc::kAgentGid);
-  spec.setFiles(std::max<uint64_t>(kAgentFiles, request.limits.files));
+  spec.setFiles(agentFiles(request.limits.files));
   bool v2 = request.cgroups->mode() == broker::CgroupMode::kV2;
   spec.setCgroups(v2 ? jailer::CgroupEntry::BORN_INSIDE : jailer::CgroupEntry::JOIN_TASKS);
   spec.setCgroupFds(cgroupFds);

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "jailer/report.h"
+#include "jailer/seccomp.h"
 #include "runtimes/inside_stream.h"
 #include "runtimes/runtime_fixture.h"
 
@@ -28,7 +29,7 @@ class Jail : public RuntimeFixture {
   void SetUp() override {
     RuntimeFixture::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    options_ = {CORDON_TEST_JAILER, agent_, 20 * kj::SECONDS};
+    options_ = {CORDON_TEST_JAILER, agent_, filter_.bpf.get(), 20 * kj::SECONDS};
   }
 
   Stream connect() { return Stream(openStream()); }
@@ -91,6 +92,7 @@ class Jail : public RuntimeFixture {
     removeCgroups();
   }
 
+  jailer::CompiledProfile filter_ = jailer::compileAgentProfile();
   JailOptions options_;
   std::function<void(CreateRequest&)> change_;
   int records_ = 0;

@@ -31,9 +31,7 @@ void writeProcess(JsonWriter& json, const BundleInput& input) {
   json.endObject();
   json.field("noNewPrivileges", true);
 
-  // The agent's own streams and pipes, and room for what a workload may have.
-  constexpr uint64_t kAgentFiles = 4096;
-  uint64_t files = std::min(std::max<uint64_t>(kAgentFiles, input.limits.files), input.hardFiles);
+  uint64_t files = std::min(agentFiles(input.limits.files), input.hardFiles);
   // 1 is the kernel's value for "no dump"; 0 is not honoured by a piped core_pattern.
   uint64_t core = std::min<uint64_t>(1, input.hardCore);
   auto rlimit = [&](const char* type, uint64_t value) {

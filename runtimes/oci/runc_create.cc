@@ -120,13 +120,9 @@ kj::Promise<RuncCreate::Result> RuncCreate::afterRun(broker::ExitStatus status) 
 }
 
 kj::Promise<RuncCreate::Result> RuncCreate::afterTimeout() {
-  // It leads its own process group, and is not reaped yet: the number is its.
-  if (runc_->exited() == nullptr) kill(-runc_->pid(), SIGKILL);
   spdlog::error("{}: runc did not finish in time: {}", request_.name,
                 describeRuncOutput(request_.directory, output_));
-  // One that hangs in the kernel stays ours to reap, and is not waited for.
-  auto dead = runc_->onExit().ignoreResult().exclusiveJoin(timer_.afterDelay(kKilledEnds));
-  return dead.then([this]() {
+  return killProgram(*runc_, timer_, kKilledEnds).then([this]() {
     return fail(rpc::Reason::RUNTIME_TIMEOUT,
                 "runc did not finish within " +
                     std::to_string(options_.createTimeout / kj::MILLISECONDS) + " ms");

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
+#include "runtimes/host_checks.h"
 #include "runtimes/oci/runc_files.h"
 #include "runtimes/oci/runc_version.h"
 
@@ -19,13 +19,6 @@ namespace cordon::runtimes {
 namespace {
 
 constexpr kj::Duration kVersionTimeout = 10 * kj::SECONDS;
-
-std::string firstLine(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 // What root is about to run must be root's alone to write.
 kj::Maybe<Probe> checkProgram(const std::string& runc) {
@@ -53,20 +46,6 @@ kj::Maybe<Probe> checkProgram(const std::string& runc) {
     }
     if (path == path.root_path()) return nullptr;
   }
-}
-
-kj::Maybe<Probe> checkHost(const broker::CgroupTree& cgroups) {
-  if (geteuid() != 0) return Probe::no("needs root", "start cordon up as root");
-  if (cgroups.mode() == broker::CgroupMode::kNone) {
-    return Probe::no(cgroups.whyNone(),
-                     "mount a cgroup hierarchy with the memory and pids controllers");
-  }
-  if (access("/proc/self/ns/user", F_OK) != 0 ||
-      firstLine("/proc/sys/user/max_user_namespaces") == "0") {
-    return Probe::no("user namespaces are not available",
-                     "sysctl user.max_user_namespaces=15000 (and a kernel with CONFIG_USER_NS)");
-  }
-  return nullptr;
 }
 
 std::string noteOnCores() {
