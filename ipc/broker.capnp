@@ -432,11 +432,15 @@ interface Sandbox {
   # Dropping it destroys nothing: the time to live does.
   inspect @0 () -> (status :Status, info :SandboxInfo);
   connect @1 () -> (status :Status, stream :Stream);
+  # A stream without an exec: for one that carries many. Only tests ask so far;
+  # a frontend has one with each beginExec.
   beginExec @2 (limits :ExecLimits, withStream :Bool) -> (status :Status, exec :UInt32, before :List(Counter), sharedWith :UInt32, stream :Stream);
   # Makes the exec's leaf, hands it to the agent, starts CPU accounting.
   # withStream: as `connect`, in the same answer.
   # sharedWith: other execs running, or left over from earlier ones.
   counters @3 (exec :UInt32) -> (status :Status, counters :List(Counter));
+  # Of an exec that runs. Only tests ask so far; a verdict needs those of its
+  # begin and end alone.
   endExec @4 (exec :UInt32, streamLost :Bool) -> (status :Status, after :List(Counter), sharedWith :UInt32, endedBy :ExecEnd, initExited :Bool, initSignal :UInt32, initCode :UInt32);
   # Reads the counters and gives the leaf up; processes left in it stay until
   # the sandbox is destroyed. initExited: the sandbox's init is dead (from

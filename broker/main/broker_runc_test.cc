@@ -74,6 +74,12 @@ TEST_F(RuncTest, RunsAProgramCountsItAndLeavesNothing) {
   auto outcome = stream->finish(exec.getExec());
   EXPECT_EQ(outcome.out, "1000\n/work\n");
   EXPECT_EQ(outcome.code, 0u);
+  auto request = sandbox.countersRequest();
+  request.setExec(exec.getExec());
+  auto meanwhile =
+      await(kj::Promise<capnp::Response<rpc::Sandbox::CountersResults>>(request.send()));
+  EXPECT_GT(value(meanwhile.getCounters(), rpc::CounterKind::CPU_USAGE_US, rpc::Scope::EXEC),
+            1000u);
   auto ended = end(sandbox, exec.getExec());
   EXPECT_GT(value(ended.getAfter(), rpc::CounterKind::CPU_USAGE_US, rpc::Scope::EXEC), 1000u);
   EXPECT_EQ(value(ended.getAfter(), rpc::CounterKind::OOM_KILLS, rpc::Scope::EXEC), 0u);
