@@ -1,6 +1,7 @@
 // Guests that break the protocol, and a broker that goes away.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -90,13 +91,29 @@ TEST_F(AgentsTest, HostileGuestsEndTheirCallOnly) {
 TEST_F(AgentsTest, AGuestThatNeverAnswersIsGivenUp) {
   broker_->setScript([](FakeGuest& guest) {
     guest.greet();
-    guest.waitForKill();
+    while (guest.waitForKill()) {
+    }
   });
   auto outcome = exec(acquire(), command({"prog"}));
   EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::INTERNAL);
   EXPECT_EQ(outcome.reason, "GUEST_PROTOCOL");
-  EXPECT_EQ(broker_->killed, 1);
+  EXPECT_GE(broker_->killed, 1);
   EXPECT_EQ(broker_->streamsLost, 0);
+}
+
+// Its agent is well: the child it made is not the program yet, and dies.
+TEST_F(AgentsTest, AProgramThatDoesNotGetToRunIsKilled) {
+  broker_->setScript([](FakeGuest& guest) {
+    guest.greet();
+    guest.waitForKill();
+    guest.exited(true, SIGKILL,
+                 [](guest::Exited::Builder exited) { exited.setKilledBy(guest::KilledBy::HOST); });
+  });
+  auto outcome = exec(acquire(), command({"prog"}));
+  EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(outcome.reason, "START_TIMEOUT");
+  EXPECT_EQ(broker_->killed, 0);
+  EXPECT_EQ(broker_->ended, 1);
 }
 
 TEST_F(AgentsTest, AStreamThatEndsIsALostSandbox) {

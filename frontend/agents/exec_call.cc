@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// vm-agent must answer the start message by then.
+// The program must run by then.
 constexpr auto kStartTimeout = 10 * kj::SECONDS;
 // After a kill through the agent the broker is asked, and after that we give
 // up waiting for the agent's word.
@@ -63,11 +63,7 @@ void ExecCall::startProgram() {
   io.begin();
   if (phase_ != Phase::kRunning) return;
 
-  after(kStartTimeout, [this] {
-    if (phase_ == Phase::kRunning && !KJ_ASSERT_NONNULL(stream_)->answered()) {
-      fail(guestProtocol("no answer to the start message"));
-    }
-  });
+  after(kStartTimeout, [this] { onStartTimeout(); });
   if (effective_.wallMs > 0) {
     after(static_cast<int64_t>(kj::min(effective_.wallMs, kLongestWallMs)) * kj::MILLISECONDS,
           [this] { onDeadline(); });
@@ -207,6 +203,25 @@ void ExecCall::onDeadline() {
   if (phase_ != Phase::kRunning) return;
   if (fired_ == verdict::Fired::kNobody) fired_ = verdict::Fired::kDeadline;
   kill();
+}
+
+// Whether it is the agent that does not answer or its child that does not get
+// to the program shows when it is to kill that child.
+void ExecCall::onStartTimeout() {
+  if (phase_ != Phase::kRunning || killed_ || KJ_ASSERT_NONNULL(stream_)->answered()) return;
+  startedLate_ = true;
+  kill();
+}
+
+CallError ExecCall::lateStart() const {
+  if (!exit_ && !failure_) return guestProtocol("no answer to the start message, nor to a kill");
+  return {grpc::StatusCode::DEADLINE_EXCEEDED,
+          "START_TIMEOUT",
+          "",
+          "the program did not run within " + std::to_string(kStartTimeout / kj::SECONDS) +
+              " s of its start and was killed; a sandbox without free memory can be that slow",
+          0,
+          0};
 }
 
 void ExecCall::kill() {

@@ -103,6 +103,8 @@ class ExecCall final : private GuestSink,
   void fail(CallError error);
   void onBrokerLost();
   void onDeadline();
+  void onStartTimeout();
+  CallError lateStart() const;
   void kill();
   template <typename Action>
   void after(kj::Duration delay, Action action) {
@@ -171,7 +173,7 @@ class ExecCall final : private GuestSink,
   bool streamLost_ = false;  // it ended unasked and without a last message
 
   // How it goes.
-  bool cancelled_ = false, killed_ = false;
+  bool cancelled_ = false, killed_ = false, startedLate_ = false;
   verdict::Fired fired_ = verdict::Fired::kNobody;
   std::optional<CallError> error_;
   verdict::Verdict verdict_;

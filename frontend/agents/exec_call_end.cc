@@ -20,6 +20,7 @@ constexpr auto kClientStallKilled = 5 * kj::SECONDS;
 void ExecCall::windDown() {
   if (phase_ != Phase::kOpening && phase_ != Phase::kRunning) return;
   phase_ = Phase::kWindingDown;
+  if (startedLate_ && !streamLost_ && !error_) error_ = lateStart();
   endedAt_ = releasedAt_ = std::chrono::steady_clock::now();
   stdin_.clear();
   KJ_IF_MAYBE (io, io_) (*io)->close();

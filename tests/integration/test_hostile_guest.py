@@ -219,7 +219,7 @@ def test_a_guest_that_never_greets(parts):
 @pytest.mark.host
 @pytest.mark.parametrize("parts", ["never-answers"], indirect=True)
 def test_a_guest_that_never_answers(parts):
-    """It is killed at its deadline and given up 7 s later, or 10 s after the start."""
+    """It is killed at its deadline, or 10 s after the start, and given up 7 s later."""
     assert run(parts, wall_ms=1500).result.verdict.control == v1.WALL_CLOCK
     with refused_as("GUEST_PROTOCOL"):
         run(parts, wall_ms=60_000)

@@ -130,7 +130,8 @@ def test_a_sandbox_without_memory_holds_nobody_else_up(api):
         try:
             api.exec(full.id, ["true"])
         except Refused as refused:
-            assert refused.reason == "TOO_MANY_EXECS", refused
+            # Each of its page faults may take the kernel as long as the mkdir.
+            assert refused.reason in ("TOO_MANY_EXECS", "START_TIMEOUT"), refused
     hogging.cancel()
     api.release(full.id)
     api.release(other.id)
