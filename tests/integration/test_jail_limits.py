@@ -211,7 +211,7 @@ def test_no_more_memory_above(instance):
     """From none at all to nearly enough: the kernel kills whoever asks."""
     outcomes = []
     group = cgroup_of_all(instance, "memory")
-    for kib in [128, 256, 384, 512, 768, 1024, 1536, 2048, 3072]:
+    for kib in [0, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072]:
         limit = int((group / MEMORY_NOW).read_text()) + (kib << 10)
         with limited(group / MEMORY_LIMIT, limit, NO_LIMIT):
             refused = refusal(instance)
@@ -220,7 +220,8 @@ def test_no_more_memory_above(instance):
                          ("HOST_LIMIT", "RUNTIME_FAILED", "LIMIT_NOT_APPLIED", "RUNTIME_TIMEOUT"))
         outcomes.append(refused and refused.reason)
         wait_until(lambda: not instance.traces(), f"no trace: {instance.traces()}")
-    assert outcomes[0] is not None
+    # Which ones: what had been charged ahead of its use is there as well.
+    assert any(outcomes), outcomes
     expect_a_good_one(instance)
 
 

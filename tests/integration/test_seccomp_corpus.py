@@ -58,7 +58,8 @@ class Attempt:
                 pass
             process.communicate()
             shutil.rmtree(directory, ignore_errors=True)
-        self.good = process.returncode == 0 and self.out.endswith("done\n")
+        self.code = process.returncode
+        self.good = self.code == 0 and self.out.endswith("done\n")
 
 
 def under(profile, argv, *flags, **keywords):
@@ -87,7 +88,7 @@ def traced(profile, argv):
         os.chmod(directory, 0o777)
         log = f"{directory}/calls"
         attempt = Attempt(argv, ["strace", "-f", "-qq", "-o", log, TRY, "run", profile, "--"])
-        assert attempt.good, attempt.out
+        assert attempt.good, (argv, attempt.code, attempt.out)
         # What comes before is seccomp-try's own.
         under_filter = support.read_text(log).rpartition("SECCOMP_SET_MODE_FILTER")[2]
         return set(re.findall(r"^\d+ +(\w+)\(", under_filter, re.M))
