@@ -179,6 +179,15 @@ class Prelude {
       loadArgument(index, kHighHalf);
       jumpIf(BPF_JEQ, 0, kNextMatch);
     }
+    if (refused.also.index >= 0) {
+      loadArgument(static_cast<unsigned>(refused.also.index));
+      if (refused.also.mask != kLow32) bitAnd(refused.also.mask);
+      if (refused.also.differs) {
+        jumpIf(BPF_JEQ, refused.also.value, kNextMatch);
+      } else {
+        unlessEqual(refused.also.value, kNextMatch);
+      }
+    }
     jump(kRetEperm);
     place(kNextMatch);
     load(offsetof(seccomp_data, nr));

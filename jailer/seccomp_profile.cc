@@ -1,8 +1,10 @@
 #include "jailer/seccomp_profile.h"
 
 #include <kj/debug.h>
+#include <linux/netlink.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -79,8 +81,8 @@ std::vector<SyscallGroup> allowedByDefault() {
        {"poll", "ppoll", "select", "pselect6", "epoll_create", "epoll_create1", "epoll_ctl",
         "epoll_wait", "epoll_pwait", "epoll_pwait2", "eventfd", "eventfd2", "signalfd",
         "signalfd4"}},
-      {"the old asynchronous I/O (io_uring is refused)",
-       {"io_setup", "io_submit", "io_cancel", "io_destroy", "io_getevents", "io_pgetevents"}},
+      {"the old asynchronous I/O, of which nothing can be begun (io_setup)",
+       {"io_submit", "io_cancel", "io_destroy", "io_getevents", "io_pgetevents"}},
       {"starting and ending processes; clone3 hides its flags in memory and is absent",
        {"fork", "vfork", "execve", "execveat", "exit", "exit_group", "wait4", "waitid"}},
       {"clone without any namespace flag: threads and plain children",
@@ -150,6 +152,8 @@ std::vector<SyscallGroup> allowedByDefault() {
 std::vector<SyscallGroup> absentByDefault() {
   return {
       {"flags are in memory, where a filter can't look: libc falls back to clone", {"clone3"}},
+      {"the machine has 65,536 such requests (fs.aio-max-nr), which one sandbox could take",
+       {"io_setup"}},
       {"the kernel itself has no such call any more",
        {"_sysctl", "create_module", "get_kernel_syms", "query_module", "nfsservctl", "getpmsg",
         "putpmsg", "afs_syscall", "tuxcall", "security", "vserver", "epoll_ctl_old",
@@ -209,6 +213,12 @@ const std::vector<std::string>& profileNames() {
   return names;
 }
 
+bool Profile::allows(std::string_view call) const {
+  return std::any_of(allowed.begin(), allowed.end(), [call](const SyscallGroup& group) {
+    return std::find(group.calls.begin(), group.calls.end(), call) != group.calls.end();
+  });
+}
+
 Profile profileNamed(std::string_view name) {
   for (const auto& profile : kProfiles) {
     if (name == profile.name) return profile.make();
@@ -216,18 +226,40 @@ Profile profileNamed(std::string_view name) {
   KJ_FAIL_REQUIRE("no such seccomp profile", std::string(name).c_str());
 }
 
+std::vector<RefusedArgument> refusedToEverybody() {
+  const char* kTracers =
+      "processes that trace each other's exit wait for each other for ever, and no signal ends "
+      "them";
+  const char* kFilters = "compiled filters of sockets count for the machine, not for a sandbox";
+  AlsoArgument traceExit = {3, PTRACE_O_TRACEEXIT, PTRACE_O_TRACEEXIT};
+  AlsoArgument ofSocket = {1, 0xffffffff, SOL_SOCKET};
+  AlsoArgument otherThanRoute = {2, 0xffffffff, NETLINK_ROUTE, true};
+  return {
+      {kTracers, "ptrace", 0, PTRACE_SEIZE, -1, traceExit},
+      {kTracers, "ptrace", 0, PTRACE_SETOPTIONS, -1, traceExit},
+      {kFilters, "setsockopt", 2, SO_ATTACH_FILTER, -1, ofSocket},
+      {kFilters, "setsockopt", 2, SO_ATTACH_REUSEPORT_CBPF, -1, ofSocket},
+      {"messages that wait in a netlink socket are in nobody's memory limit: the kernel's answers "
+       "about interfaces alone",
+       "socket", 0, AF_NETLINK, -1, otherThanRoute},
+  };
+}
+
 Profile defaultProfile() {
-  return {allowedByDefault(),
-          {
-              {"types into the terminal it was started from", "ioctl", 1, TIOCSTI},
-              {"the console's paste buffer does the same", "ioctl", 1, 0x541C /* TIOCLINUX */},
-              // With another value than the hard limit 1 that the sandbox starts with, a
-              // piped core_pattern would run a root helper on the host.
-              {"a core file starts a root helper on the host", "setrlimit", 0, RLIMIT_CORE},
-              {"the same; reading it stays", "prlimit64", 1, RLIMIT_CORE, 2},
-          },
-          absentByDefault(),
-          refusedByDefault()};
+  Profile profile = {
+      allowedByDefault(),
+      {
+          {"types into the terminal it was started from", "ioctl", 1, TIOCSTI},
+          {"the console's paste buffer does the same", "ioctl", 1, 0x541C /* TIOCLINUX */},
+          // With another value than the hard limit 1 that the sandbox starts with, a
+          // piped core_pattern would run a root helper on the host.
+          {"a core file starts a root helper on the host", "setrlimit", 0, RLIMIT_CORE},
+          {"the same; reading it stays", "prlimit64", 1, RLIMIT_CORE, 2},
+      },
+      absentByDefault(),
+      refusedByDefault()};
+  for (auto& refused : refusedToEverybody()) profile.refusedArguments.push_back(refused);
+  return profile;
 }
 
 Profile agentProfile() {

@@ -36,6 +36,14 @@ struct SyscallGroup {
   int error = ENOSYS;
 };
 
+// A second argument that must be so as well, by its low 32 bits.
+struct AlsoArgument {
+  int index = -1;  // -1 = none
+  uint32_t mask = 0;
+  uint32_t value = 0;
+  bool differs = false;  // (argument & mask) is not `value`
+};
+
 // An argument value of an otherwise allowed call that answers EPERM.
 struct RefusedArgument {
   const char* reason;
@@ -44,7 +52,13 @@ struct RefusedArgument {
   uint32_t value;  // compared with the argument's low 32 bits
   // An argument that makes the call harmless when it is 0; -1 = none.
   int unlessZero = -1;
+  AlsoArgument also = {};
 };
+
+// Of `default` and `build`: tracers that nothing can kill, memory and code that
+// no limit of the sandbox counts. Those of calls that a profile doesn't let
+// through mean nothing there.
+std::vector<RefusedArgument> refusedToEverybody();
 
 struct Profile {
   std::vector<SyscallGroup> allowed;
@@ -54,6 +68,9 @@ struct Profile {
   // EPERM, as everything else that is not listed. Listed for the reader and for
   // the test that no call of this architecture was overlooked.
   std::vector<SyscallGroup> refused;
+
+  // With some arguments at least.
+  bool allows(std::string_view call) const;
 };
 
 // In the order in which they are shown.

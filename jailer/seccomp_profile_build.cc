@@ -70,6 +70,11 @@ Profile buildProfile() {
     profile.allowed.push_back(group);
   }
   profile.refusedArguments = refusedArgumentsOfBuild();
+  for (auto& refused : refusedToEverybody()) {
+    // Of sockets it has no netlink at all.
+    bool decided = std::string_view(refused.call) == "socket";
+    if (!decided && profile.allows(refused.call)) profile.refusedArguments.push_back(refused);
+  }
   profile.refused = refusedByBuild();
   return profile;
 }

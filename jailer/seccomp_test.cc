@@ -7,13 +7,16 @@
 #include <gtest/gtest.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
+#include <linux/netlink.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -220,6 +223,38 @@ TEST(DefaultProfile, HighBitsDoNotHideAnArgument) {
   EXPECT_EQ(errnoOf(SYS_personality, 0x0040000 /* ADDR_NO_RANDOMIZE */), EPERM);
 }
 
+// A ring of processes that trace each other's exit would stay until the next boot.
+TEST(DefaultProfile, NobodyTracesAnExit) {
+  auto seize = [](long options) {
+    return runFiltered([=] {
+      pid_t child = fork();
+      if (child == 0) {
+        pause();
+        _exit(0);
+      }
+      int error = syscall(SYS_ptrace, PTRACE_SEIZE, child, 0, options) < 0 ? errno : 0;
+      kill(child, SIGKILL);
+      return error;
+    });
+  };
+  EXPECT_EQ(WEXITSTATUS(seize(PTRACE_O_TRACEFORK)), 0);
+  EXPECT_EQ(WEXITSTATUS(seize(PTRACE_O_TRACEEXIT)), EPERM);
+  EXPECT_EQ(WEXITSTATUS(seize(PTRACE_O_TRACEEXIT | PTRACE_O_TRACEFORK)), EPERM);
+  EXPECT_EQ(errnoOf(SYS_ptrace, PTRACE_SETOPTIONS, 1, 0, PTRACE_O_TRACEEXIT), EPERM);
+  EXPECT_EQ(errnoOf(SYS_ptrace, PTRACE_SETOPTIONS, 1, 0, PTRACE_O_TRACEFORK), ESRCH);
+}
+
+TEST(DefaultProfile, NothingThatNoLimitCounts) {
+  EXPECT_EQ(errnoOf(SYS_socket, AF_NETLINK, SOCK_RAW, NETLINK_ROUTE), 0);
+  EXPECT_EQ(errnoOf(SYS_socket, AF_NETLINK, SOCK_RAW, NETLINK_USERSOCK), EPERM);
+  EXPECT_EQ(errnoOf(SYS_io_setup, 100, 0), ENOSYS);
+  for (long option : {SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF}) {
+    EXPECT_EQ(errnoOf(SYS_setsockopt, -1, SOL_SOCKET, option, 0, 0), EPERM);
+    // The same number is IPV6_V6ONLY.
+    EXPECT_EQ(errnoOf(SYS_setsockopt, -1, IPPROTO_IPV6, option, 0, 0), EBADF);
+  }
+}
+
 TEST(DefaultProfile, CoreLimitCanBeRead) {
   int status = runFiltered([] {
     rlimit now;
@@ -321,6 +356,10 @@ class Oracle {
     if (known_.count(data.nr) == 0) return SECCOMP_RET_ERRNO | ENOSYS;
     for (const RefusedArgument& refused : profile_.refusedArguments) {
       bool harmless = refused.unlessZero >= 0 && data.args[refused.unlessZero] == 0;
+      if (refused.also.index >= 0) {
+        uint32_t masked = static_cast<uint32_t>(data.args[refused.also.index]) & refused.also.mask;
+        harmless = harmless || (masked == refused.also.value) == refused.also.differs;
+      }
       if (number(refused.call) == data.nr && !harmless &&
           static_cast<uint32_t>(data.args[refused.index]) == refused.value) {
         return SECCOMP_RET_ERRNO | EPERM;
@@ -347,7 +386,10 @@ class Oracle {
         values.insert(v);
       }
     };
-    for (const RefusedArgument& refused : profile_.refusedArguments) around(refused.value);
+    for (const RefusedArgument& refused : profile_.refusedArguments) {
+      around(refused.value);
+      if (refused.also.index >= 0) around(refused.also.value);
+    }
     for (const SyscallGroup& group : profile_.allowed) {
       for (const ArgMatch& match : group.whenAnyOf) around(match.value);
     }
@@ -402,9 +444,16 @@ TEST_P(EachProfile, TheProgramSaysWhatTheDataSay) {
       for (unsigned argument = 0; argument < 6; ++argument) {
         check(nr, AUDIT_ARCH_X86_64, value, argument);
       }
-      // prlimit64 is decided by two.
-      seccomp_data data = {nr, AUDIT_ARCH_X86_64, 0, {0, RLIMIT_CORE, value, 0, 0, 0}};
-      ASSERT_EQ(evaluate(program, data), oracle.answer(data)) << nr << " " << value;
+      // Some are decided by two.
+      for (const RefusedArgument& refused : profile.refusedArguments) {
+        for (int other : {refused.unlessZero, refused.also.index}) {
+          if (other < 0) continue;
+          seccomp_data data = {nr, AUDIT_ARCH_X86_64, 0, {}};
+          data.args[refused.index] = refused.value;
+          data.args[other] = value;
+          ASSERT_EQ(evaluate(program, data), oracle.answer(data)) << nr << " " << value;
+        }
+      }
     }
   }
 }

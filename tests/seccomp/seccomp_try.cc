@@ -73,6 +73,19 @@ std::string conditionOf(const SyscallGroup& group) {
   return text;
 }
 
+std::string alsoOf(const AlsoArgument& also) {
+  if (also.index < 0) return "";
+  char text[96];
+  const char* is = also.differs ? "is not" : "=";
+  if (also.mask == kLow32) {
+    snprintf(text, sizeof text, " and argument %d %s %#x", also.index, is, also.value);
+  } else {
+    snprintf(text, sizeof text, " and argument %d & %#x %s %#x", also.index, also.mask, is,
+             also.value);
+  }
+  return text;
+}
+
 void showGroups(const std::vector<SyscallGroup>& groups, const char* answer) {
   for (const SyscallGroup& group : groups) {
     std::string calls;
@@ -91,8 +104,8 @@ int showTable(const Profile& profile) {
     if (refused.unlessZero >= 0) {
       unless = ", unless argument " + std::to_string(refused.unlessZero) + " = 0";
     }
-    printf("| %s | EPERM when argument %u = %#x%s | %s |\n", refused.call, refused.index,
-           refused.value, unless.c_str(), refused.reason);
+    printf("| %s | EPERM when argument %u = %#x%s%s | %s |\n", refused.call, refused.index,
+           refused.value, unless.c_str(), alsoOf(refused.also).c_str(), refused.reason);
   }
   for (const SyscallGroup& group : profile.absent) {
     showGroups({group}, strerrorname_np(group.error));
