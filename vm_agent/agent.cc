@@ -19,7 +19,9 @@ namespace cordon::agent {
 
 namespace {
 
-constexpr size_t kMaxStreams = 64;
+// More than there may be execs: whose exec has just ended is known to the broker
+// before its stream has ended here.
+constexpr size_t kMaxStreams = 512;
 constexpr size_t kMaxLeaves = 256;
 constexpr size_t kMaxLeftOvers = 64;
 // Execs alive at once that get a large output pipe: the pages of all pipes of

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 
 #include "vm_agent/output_frame.h"
@@ -127,15 +128,21 @@ OutputPipe::Turn OutputPipe::takeHead() {
     if (moveHead(want)) return Turn::kMore;
   }
   auto buffer = pool_.take();
-  ssize_t got = read(pipe_->get(), buffer.get() + outputDataOffset(), limited(want));
+  kj::byte* data = buffer.get() + outputDataOffset();
+  // Never less than a packet: of a pipe in O_DIRECT mode the rest would be lost.
+  ssize_t got = read(pipe_->get(), data, limited(std::max<size_t>(want, PIPE_BUF)));
   Turn turn = afterRead(got);
   if (got <= 0) {
     pool_.give(std::move(buffer));
     return turn;
   }
-  auto bytes = static_cast<size_t>(got);
-  finishOutputFrame(buffer.get(), exec_, which_, account_.total(), bytes);
+  auto all = static_cast<size_t>(got);
+  size_t bytes = std::min<uint64_t>(all, account_.headRoom());
+  auto offset = account_.total();
   account_.takeHead(bytes);
+  // Before the frame is finished, which pads its end.
+  if (all > bytes) account_.takeTail(kj::arrayPtr(data + bytes, all - bytes));
+  finishOutputFrame(buffer.get(), exec_, which_, offset, bytes);
   stream_->sendPooled(std::move(buffer), outputFrameBytes(bytes));
   return turn;
 }

@@ -34,6 +34,18 @@ def test_standard_output_and_error_stay_apart(on):
     assert (done.out, done.err) == (b"one\nthree\n", b"two\n")
 
 
+def test_output_in_packets_is_counted_to_the_byte(on):
+    """A pipe in O_DIRECT mode drops what a read leaves of a packet."""
+    instance, runtime = on
+    program = ("import fcntl, os\n"
+               "fcntl.fcntl(1, fcntl.F_SETFL, os.O_DIRECT)\n"
+               "for _ in range(1000): os.write(1, b'p' * 4000)\n")
+    ended = instance.cordon("run", "--json", "--runtime", runtime, "--output", "10000", "--",
+                            "python3", "-c", program).json
+    out = ended["stdout"]
+    assert (out["total"], out["dropped"], len(out["text"])) == (4_000_000, 3_990_000, 10_000), out
+
+
 def test_standard_input_passes_through_byte_for_byte(on):
     data = bytes(range(256)) * 4096
     done = run(on, "--output", "8M", "--", "cat", stdin=data)
