@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "broker/cgroups_sweep.h"
 #include "broker/cgroups_tree.h"
@@ -195,6 +196,19 @@ bool TreeBase::removeInstance() {
     }
   }
   return gone;
+}
+
+void limitAllProcesses(const CgroupDir& instance) {
+  if (!instance.has("pids.max")) return;
+  uint64_t all = UINT64_MAX;
+  for (const char* path : {"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"}) {
+    uint64_t most = 0;
+    if (std::ifstream(path) >> most && most > 0) all = std::min(all, most);
+  }
+  if (all == UINT64_MAX) return;
+  KJ_IF_MAYBE (bad, applyLimit(instance, "pids.max", all / 4 * 3)) {
+    KJ_FAIL_SYSCALL("write", bad->error, instance.label(), bad->file);
+  }
 }
 
 kj::Own<CgroupTree> CgroupTree::open(const std::string& base, const std::string& instance) {

@@ -15,7 +15,9 @@ namespace cordon::broker {
 
 // The agent's own cgroup: vm-agent, the runtime's set-up before it, and one
 // forked child per starting exec.
-constexpr uint64_t kAgentMemoryBytes = 24ull << 20;
+// Room for as many starting execs as there may be: a message of 1 MiB each, and
+// once more what of it becomes the program's arguments.
+constexpr uint64_t kAgentMemoryBytes = 192ull << 20;
 constexpr uint64_t kAgentPids = 32 + 64;
 constexpr uint64_t kCpuPeriodUs = 100'000;
 
@@ -41,6 +43,10 @@ struct TreeData {
 
 // pids.events of BASE/INSTANCE and of everything above it, scope `host`.
 void addHostCounters(CounterSet& set, const CgroupDir& mount, const std::string& instancePath);
+
+// All sandboxes together get no more than three quarters of the host's processes,
+// where `instance` has the pids controller.
+void limitAllProcesses(const CgroupDir& instance);
 
 // For SandboxCgroups::readLimits.
 LimitFact readLimit(const CgroupDir& dir, const char* group, const char* file);

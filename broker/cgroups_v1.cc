@@ -14,6 +14,9 @@ namespace cordon::broker {
 
 namespace {
 
+// What may wait in a sandbox's sockets besides its memory.
+constexpr uint64_t kSocketShare = 4;
+
 constexpr std::array<const char*, 4> kControllers = {"memory", "pids", "cpu", "cpuacct"};
 
 // Where an exec has a leaf. Not in cpu alone: the rate is the sandbox's, and the
@@ -72,8 +75,18 @@ kj::Maybe<LimitNotApplied> limitMemory(const CgroupDir& dir, uint64_t bytes) {
   return applyLimit(dir, "memory.swappiness", 0);
 }
 
+// v1 counts what waits in sockets apart from other memory, and only where that
+// has a limit. (v2 counts it as memory.)
+kj::Maybe<LimitNotApplied> limitSockets(const CgroupDir& dir, uint64_t memoryBytes) {
+  constexpr const char* kFile = "memory.kmem.tcp.limit_in_bytes";
+  if (!dir.has(kFile)) return nullptr;  // a kernel without it
+  return applyLimit(dir, kFile, memoryBytes / kSocketShare, ReadBack::kPages);
+}
+
 kj::Maybe<LimitNotApplied> limitWork(const V1Sandbox& s) {
-  KJ_IF_MAYBE (bad, limitMemory(s.of("memory").work, s.limits.memoryBytes)) return *bad;
+  const CgroupDir& memory = s.of("memory").work;
+  KJ_IF_MAYBE (bad, limitMemory(memory, s.limits.memoryBytes)) return *bad;
+  KJ_IF_MAYBE (bad, limitSockets(memory, s.limits.memoryBytes)) return *bad;
   KJ_IF_MAYBE (bad, applyLimit(s.of("pids").work, "pids.max", s.limits.pids)) return *bad;
   const CgroupDir& cpu = s.of("cpu").work;
   KJ_IF_MAYBE (bad, applyLimit(cpu, "cpu.cfs_period_us", kCpuPeriodUs)) return *bad;
@@ -121,6 +134,11 @@ class V1Leaf final : public ExecLeaf {
     // The same limit as on work: the kernel looks at the leaf first, so that a
     // refusal is counted at the exec whose fork it was.
     KJ_IF_MAYBE (bad, applyLimit(dirOf("pids"), "pids.max", sandbox_->limits.pids)) {
+      KJ_FAIL_SYSCALL("write", bad->error, name_, bad->file);
+    }
+    // A socket is counted where its own cgroup has such a limit, and then in all
+    // above it as well.
+    KJ_IF_MAYBE (bad, limitSockets(dirOf("memory"), sandbox_->limits.memoryBytes)) {
       KJ_FAIL_SYSCALL("write", bad->error, name_, bad->file);
     }
     listing_ = mustOpen(dirOf("pids"), "cgroup.procs", O_RDONLY);
@@ -382,6 +400,7 @@ kj::Maybe<kj::Own<CgroupTree>> openV1(std::shared_ptr<TreeData> tree) {
                    "memory.use_hierarchy can't be switched on");
         CgroupDir instance = base.makeChild(tree->instance);
         inheritCpuset(found->info, base, instance);
+        limitAllProcesses(instance);
       });
       if (found->info.has("pids")) {
         addHostCounters(tree->host, found->mount, tree->instancePath());

@@ -84,7 +84,7 @@ TEST_F(V1Test, LimitsAreWhereTheyBelong) {
   EXPECT_EQ(file("pids", "sb-a/work/pids.max"), "12");
   EXPECT_EQ(file("cpu", "sb-a/work/cpu.cfs_quota_us"), "50000");
   EXPECT_EQ(file("cpu", "sb-a/work/cpu.cfs_period_us"), "100000");
-  EXPECT_EQ(file("memory", "sb-a/agent/memory.limit_in_bytes"), std::to_string(24 << 20));
+  EXPECT_EQ(file("memory", "sb-a/agent/memory.limit_in_bytes"), std::to_string(192 << 20));
   EXPECT_EQ(file("pids", "sb-a/agent/pids.max"), "96");
   // Nothing on NAME itself: a full workload must not starve the agent.
   EXPECT_EQ(file("pids", "sb-a/pids.max"), "max");

@@ -384,6 +384,7 @@ std::string prepare(TreeData& tree, const MountedHierarchy& h, const V2Options& 
         KJ_FAIL_SYSCALL("enable controllers", error, dir->label());
       }
     }
+    limitAllProcesses(instance);
   });
   return "";
 }

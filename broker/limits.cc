@@ -124,7 +124,8 @@ Ceilings Ceilings::ofThisHost() {
   long cpus = std::max(1L, sysconf(_SC_NPROCESSORS_ONLN));
   Ceilings c;
   c.memoryBytes = wholePages(uint64_t{info.totalram} * info.mem_unit);
-  c.pids = pidMax();
+  // The host has that many in all.
+  c.pids = pidMax() / 2;
   c.cpuMillis = static_cast<uint32_t>(std::min<long>(cpus, 1'000'000) * 1000);
   c.cpuTimeMs = kDayMs * static_cast<uint64_t>(cpus);
   c.wallMs = kDayMs;

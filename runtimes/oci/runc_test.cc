@@ -180,7 +180,7 @@ TEST_F(Runc, LimitsOfTheAgentStayTheBrokers) {
   if (tree_->mode() == broker::CgroupMode::kV1) {
     std::string memory = "/sys/fs/cgroup/memory" + cgroups_->path();
     EXPECT_EQ(fileText(memory + "/work/memory.limit_in_bytes"), "67108864\n");
-    EXPECT_EQ(fileText(memory + "/agent/memory.limit_in_bytes"), std::to_string(24 << 20) + "\n");
+    EXPECT_EQ(fileText(memory + "/agent/memory.limit_in_bytes"), std::to_string(192 << 20) + "\n");
     EXPECT_EQ(fileText("/sys/fs/cgroup/cpu" + cgroups_->path() + "/agent/cpu.shares"), "2048\n");
   }
   destroy();

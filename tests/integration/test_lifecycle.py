@@ -1,4 +1,5 @@
 """Instances and sandboxes from birth to receipt."""
+import concurrent.futures
 import os
 import pathlib
 import shutil
@@ -47,6 +48,17 @@ def test_release_ends_a_running_exec(service):
     out, err = process.communicate(timeout=60)
     assert process.returncode != 0
     assert b"sandbox_lost" in out or b"SANDBOX_GONE" in err or b"gone" in err, (out, err)
+
+
+def test_as_many_long_command_lines_as_execs_may_run(api):
+    """Each is a start message of nearly 1 MiB that the agent holds for a moment."""
+    acquired = api.acquire(limits=dict(memory_bytes=1 << 30, pids=512))
+    argv = ["true", *("x" * 100_000 for _ in range(9))]
+    with concurrent.futures.ThreadPoolExecutor(60) as pool:
+        ended = [f.result() for f in [pool.submit(api.exec, acquired.id, argv) for _ in range(60)]]
+    assert {e.result.WhichOneof("status") for e in ended} == {"exit_code"}, ended
+    assert {e.result.exit_code for e in ended} == {0}
+    assert api.release(acquired.id).receipt.complete
 
 
 def test_time_to_live(api):
