@@ -116,12 +116,16 @@ class Root {
     if (later) toSeal_.push_back(kj::mv(made));
   }
 
+  // Read-only: a device is written to all the same, and the host's node keeps its
+  // times and its mode.
+  static constexpr uint64_t kOfDevices = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC;
+
   // The host's own node, by a name that the spec's check knows.
   void addDevice(Mount::Reader mount) {
     std::string node = std::string("/") + mount.getWhere().cStr();
     kj::AutoCloseFd device(
         must(open_tree(AT_FDCWD, node.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)));
-    addAttributes(device, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, number_);
+    addAttributes(device, kOfDevices, number_);
     makeFile(mount.getWhere());
     attach(device, openPlace(mount.getWhere().cStr()), number_);
   }
@@ -148,7 +152,7 @@ class Root {
   kj::AutoCloseFd emptyFile() {
     kj::AutoCloseFd null(
         must(open_tree(AT_FDCWD, "/dev/null", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)));
-    addAttributes(null, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, number_);
+    addAttributes(null, kOfDevices, number_);
     return null;
   }
 

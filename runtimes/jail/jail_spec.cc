@@ -142,7 +142,7 @@ void describe(MountPlan& out, const Planned& mount) {
     case MountKind::DEVPTS:
       return add("devpts", mount.readOnly, true, mount.noExec);
     case MountKind::DEVICE:
-      return add("the host's /" + mount.where, false, false, true);
+      return add("the host's /" + mount.where, true, false, true);
     case MountKind::AGAIN:
       if (lookUp("/" + mount.where) == KernelPath::kAbsent) return;
       return add("the same again", mount.readOnly, true, mount.noExec);
@@ -151,7 +151,7 @@ void describe(MountPlan& out, const Planned& mount) {
         case KernelPath::kAbsent:
           return;
         case KernelPath::kFile:
-          return add("the host's /dev/null, over a file", false, false, true);
+          return add("the host's /dev/null, over a file", true, false, true);
         case KernelPath::kDirectory:
           return add("an empty tmpfs, over a directory", true, true, true);
       }

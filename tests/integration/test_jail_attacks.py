@@ -389,3 +389,15 @@ def test_an_agent_that_is_taken_over_gains_nothing(hunted):
     assert through == {}, hunted
     cgroups = [line for line in hunted.splitlines() if line.startswith("cgroup ")]
     assert cgroups and not [c for c in cgroups if "cordon" in c or "sb-" in c], cgroups
+
+
+def test_the_hosts_device_nodes_keep_their_times(shared_jail):
+    """They are the host's own inodes, written to all the same."""
+    before = {name: os.stat(f"/dev/{name}").st_mtime_ns for name in ("null", "zero", "full", "tty")}
+    for flags in ([], ["--writable-root", "8M"]):
+        done = shared_jail.cordon("run", *flags, "--user", "root", "--", "sh", "-c",
+                                  "for d in null zero full tty; do touch -d 2001-02-03 /dev/$d; "
+                                  "chmod 600 /dev/$d; done 2> /dev/null; "
+                                  "echo x > /dev/null && echo y >> /dev/null && echo written")
+        assert done.out == b"written\n", done
+    assert {name: os.stat(f"/dev/{name}").st_mtime_ns for name in before} == before
