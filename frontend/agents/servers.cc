@@ -14,7 +14,10 @@ namespace {
 // RESOURCE_EXHAUSTED from gRPC, and up to there our own, better answer.
 constexpr int kLargestRequest = 4 * 1024 * 1024;
 constexpr int kLargestMetadata = 16 * 1024;
-constexpr size_t kRequestMemory = 512 * 1024 * 1024;  // of all requests together
+constexpr size_t kRequestMemory = 256 * 1024 * 1024;  // of one user's requests together
+// Reflection is a synchronous service: each open stream of it has a thread. Past
+// these it answers RESOURCE_EXHAUSTED.
+constexpr int kSyncThreads = 8;
 constexpr int kKeepaliveMs = 60 * 1000;
 constexpr int kKeepaliveTimeoutMs = 20 * 1000;
 constexpr int kPingsAtLeastEveryMs = 5 * 1000;
@@ -26,8 +29,7 @@ constexpr int kSendBuffer = 256 * 1024;
 }  // namespace
 
 Servers::Servers(Backend& backend, ExecCalls& calls, ServerLimits limits)
-    : backend_(backend), calls_(calls), limits_(limits), quota_("cordon-agents") {
-  quota_.Resize(kRequestMemory);
+    : backend_(backend), calls_(calls), limits_(limits) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 }
@@ -63,9 +65,12 @@ Servers::User& Servers::user(uint32_t uid) {
   if (found != users_.end()) return found->second;
   User made;
   made.service = std::make_unique<AgentsService>(backend_, calls_, uid, limits_.oneTrustZone);
+  grpc::ResourceQuota quota("uid " + std::to_string(uid));
+  quota.Resize(kRequestMemory);
+  quota.SetMaxThreads(kSyncThreads);
   grpc::ServerBuilder builder;
   builder.RegisterService(made.service.get())
-      .SetResourceQuota(quota_)
+      .SetResourceQuota(quota)
       .SetMaxReceiveMessageSize(kLargestRequest)
       // The size limit is on what arrives: four compressed MiB could be four GiB.
       .SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false)
@@ -84,7 +89,6 @@ Servers::User& Servers::user(uint32_t uid) {
       .AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0)
       // A ping beside every burst of data, to find the delay of a link that has none.
       .AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0)
-      // Reflection is a synchronous service: one thread for it is plenty.
       .SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1)
       .SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1)
       .SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);

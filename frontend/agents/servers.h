@@ -63,7 +63,6 @@ class Servers {
   Backend& backend_;
   ExecCalls& calls_;
   const ServerLimits limits_;
-  grpc::ResourceQuota quota_;
   size_t connections_ = 0;
   std::map<uint32_t, User> users_;
 };
