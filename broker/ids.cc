@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <kj/debug.h>
 #include <limits.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <utility>
 
 #include "broker/private_directory.h"
 
@@ -20,8 +20,9 @@ namespace cordon::broker {
 
 namespace {
 
-constexpr int kLockTries = 20;
-constexpr useconds_t kLockPauseUs = 250;  // 20 of them: the loop's 5 ms
+// A broker is at one range at a time, so this many others are at work in this
+// moment, or none is and somebody holds them all: no use in looking further.
+constexpr uint32_t kMostBusy = 8;
 
 struct Interval {
   uint64_t first, end;  // end: one past the last
@@ -142,24 +143,46 @@ std::vector<std::string> idConflicts(const IdSpan& span, const IdSources& source
   return out;
 }
 
+class IdRegistry::SlotLock {
+ public:
+  SlotLock(int fd, uint32_t slot) : fd_(fd), slot_(slot) {}
+  SlotLock(SlotLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)), slot_(other.slot_) {}
+  SlotLock& operator=(SlotLock&&) = delete;
+  ~SlotLock() {
+    if (fd_ >= 0) set(fd_, slot_, F_UNLCK);
+  }
+  KJ_DISALLOW_COPY(SlotLock);
+
+  // False, with errno, when it could not.
+  static bool set(int fd, uint32_t slot, short type) {
+    struct flock lock {};
+    lock.l_type = type;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = slot;
+    lock.l_len = 1;
+    return fcntl(fd, F_OFD_SETLK, &lock) == 0;
+  }
+
+ private:
+  int fd_;
+  uint32_t slot_;
+};
+
 IdRegistry::IdRegistry(const std::string& path, IdSpan span)
     : span_(span), dir_(openPrivateDirectory(path, 0755)), next_(0) {
   KJ_REQUIRE(span_.ranges >= 2, "the id span has no range for a sandbox");
+  int fd;
+  KJ_SYSCALL(fd = openat(dir_.get(), ".lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  locks_ = kj::AutoCloseFd(fd);
   // Each broker starts elsewhere, and none where an earlier one did.
   KJ_SYSCALL(getrandom(&next_, sizeof(next_), 0));
 }
 
-kj::Maybe<kj::AutoCloseFd> IdRegistry::lock() const {
-  int fd;
-  KJ_SYSCALL(fd = openat(dir_.get(), ".lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  kj::AutoCloseFd owned(fd);
-  for (int i = 0; i < kLockTries; ++i) {
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0) return kj::mv(owned);
-    int error = errno;
-    if (error != EWOULDBLOCK && error != EINTR) KJ_FAIL_SYSCALL("flock", error);
-    usleep(kLockPauseUs);
-  }
-  return nullptr;
+kj::Maybe<IdRegistry::SlotLock> IdRegistry::tryLock(uint32_t slot) const {
+  if (SlotLock::set(locks_.get(), slot, F_WRLCK)) return SlotLock(locks_.get(), slot);
+  int error = errno;
+  if (error == EAGAIN || error == EACCES) return nullptr;
+  KJ_FAIL_SYSCALL("fcntl(F_OFD_SETLK)", error, slot);
 }
 
 std::string IdRegistry::holderOf(uint32_t slot) const {
@@ -175,56 +198,75 @@ std::string IdRegistry::holderOf(uint32_t slot) const {
   return {target, static_cast<size_t>(n)};
 }
 
-kj::OneOf<ClaimedRange, IdRefusal> IdRegistry::claim(
+bool IdRegistry::isFree(uint32_t slot) const {
+  std::string holder = holderOf(slot);
+  return holder.empty() || !exists(holder);
+}
+
+bool IdRegistry::take(const ClaimedRange& range, const std::string& recordPath,
+                      const std::function<void(const ClaimedRange&)>& writeRecord) {
+  std::string name = std::to_string(range.slot);
+  if (unlinkat(dir_.get(), name.c_str(), 0) < 0 && errno != ENOENT) {  // a stale one
+    int error = errno;
+    KJ_FAIL_SYSCALL("unlink", error, range.slot);
+  }
+  KJ_SYSCALL(symlinkat(recordPath.c_str(), dir_.get(), name.c_str()), range.slot);
+  bool kept = false;
+  KJ_DEFER(if (!kept) unlinkat(dir_.get(), name.c_str(), 0));
+  writeRecord(range);
+  return kept = exists(recordPath);
+}
+
+kj::OneOf<ClaimedRange, IdRefusal, IdsBusy> IdRegistry::claim(
     const std::string& recordPath, const std::function<void(const ClaimedRange&)>& writeRecord) {
   KJ_REQUIRE(!recordPath.empty() && recordPath[0] == '/' && recordPath.size() < PATH_MAX);
-  auto held = lock();
-  if (held == nullptr) return IdRefusal{rpc::Reason::HOST_LIMIT, "the id registry is locked"};
   const uint32_t slots = span_.ranges - 1;
-  for (uint32_t i = 0; i < slots; ++i) {
-    uint32_t slot = 1 + (next_ % slots + i) % slots;
-    std::string name = std::to_string(slot);
-    std::string holder = holderOf(slot);
-    if (!holder.empty()) {
-      if (exists(holder)) continue;
-      KJ_SYSCALL(unlinkat(dir_.get(), name.c_str(), 0), slot);
-    }
-    KJ_SYSCALL(symlinkat(recordPath.c_str(), dir_.get(), name.c_str()), slot);
-    bool kept = false;
-    KJ_DEFER(if (!kept) unlinkat(dir_.get(), name.c_str(), 0));
-    ClaimedRange range{slot, span_.first + slot * kIdsPerRange, kIdsPerRange};
-    writeRecord(range);
-    if (!exists(recordPath)) {
+  const uint32_t first = next_ % slots;
+  uint32_t busy = 0;
+  for (uint32_t i = 0; i < slots && busy < kMostBusy; ++i) {
+    uint32_t slot = 1 + (first + i) % slots;
+    // Without the lock first: whoever gives his own back finds nobody at it.
+    if (!isFree(slot)) continue;
+    // slot - 1 is its index: the next search begins behind it.
+    next_ = slot;
+    KJ_IF_MAYBE (lock, tryLock(slot)) {
+      if (!isFree(slot)) continue;
+      ClaimedRange range{slot, span_.first + slot * kIdsPerRange, kIdsPerRange};
+      if (take(range, recordPath, writeRecord)) return range;
       return IdRefusal{rpc::Reason::STATE_FULL, "the record was not written"};
     }
-    kept = true;
-    next_ = slot;  // slot - 1 is its index: the next search begins behind it
-    return range;
+    ++busy;
   }
+  if (busy > 0) return IdsBusy{};
   return IdRefusal{rpc::Reason::ID_RANGES_EXHAUSTED,
                    "all " + std::to_string(slots) + " id ranges are in use"};
 }
 
-int IdRegistry::release(uint32_t slot, const std::string& recordPath,
-                        const std::function<int()>& removeRecord) {
-  auto held = lock();
-  if (held == nullptr) return ETIMEDOUT;
-  // The record first: a claim without a record is stale and harmless, a record
-  // whose range somebody else has is not.
-  if (int error = removeRecord()) return error;
-  if (slot == 0 || slot >= span_.ranges || holderOf(slot) != recordPath) return 0;
-  if (unlinkat(dir_.get(), std::to_string(slot).c_str(), 0) == 0 || errno == ENOENT) return 0;
-  return errno;
+kj::Maybe<int> IdRegistry::release(uint32_t slot, const std::string& recordPath,
+                                   const std::function<int()>& removeRecord) {
+  if (!isOurs(slot)) return removeRecord();
+  KJ_IF_MAYBE (lock, tryLock(slot)) {
+    // The record first: a claim without a record is stale and harmless, a record
+    // whose range somebody else has is not.
+    if (int error = removeRecord()) return error;
+    if (holderOf(slot) != recordPath) return 0;
+    if (unlinkat(dir_.get(), std::to_string(slot).c_str(), 0) == 0 || errno == ENOENT) return 0;
+    return errno;
+  }
+  return nullptr;
 }
 
 size_t IdRegistry::unclaimStale() {
-  auto held = lock();
-  if (held == nullptr) return 0;
   size_t removed = 0;
   for (uint32_t slot = 1; slot < span_.ranges; ++slot) {
-    std::string holder = holderOf(slot);
-    if (holder.empty() || exists(holder)) continue;
-    if (unlinkat(dir_.get(), std::to_string(slot).c_str(), 0) == 0) ++removed;
+    auto stale = [&]() {
+      std::string holder = holderOf(slot);
+      return !holder.empty() && !exists(holder);
+    };
+    if (!stale()) continue;
+    KJ_IF_MAYBE (lock, tryLock(slot)) {
+      if (stale() && unlinkat(dir_.get(), std::to_string(slot).c_str(), 0) == 0) ++removed;
+    }
   }
   return removed;
 }

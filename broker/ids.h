@@ -3,9 +3,16 @@
 // host.
 //
 // A claim is a symbolic link REGISTRY/SLOT -> path of the record of the sandbox
-// that has it, made under a lock together with the record. A claim whose record
-// does not exist any more is stale and may be taken. The registry is on tmpfs:
-// after a boot there are no sandboxes and no claims.
+// that has it, made together with the record. A claim whose record does not exist
+// any more is stale and may be taken. The registry is on tmpfs: after a boot
+// there are no sandboxes and no claims.
+//
+// Whoever makes, takes over or removes a claim holds the lock of that slot: byte
+// SLOT of REGISTRY/.lock (an open file description lock, so that it goes with its
+// holder). One lock for all would be one for every broker of the host to wait
+// for: for one that gets no CPU, or that was stopped. A slot that is locked is
+// passed by instead, and one that is in use is never locked by others, so that
+// giving back meets nobody. Nothing here waits or sleeps.
 //
 // All brokers of a host must see each other's records under the same path (a
 // broker whose state is on a private mount would look like one that is gone).
@@ -43,11 +50,13 @@ struct ClaimedRange {
 };
 
 struct IdRefusal {
-  // idRangesExhausted; hostLimit when the lock is busy; stateFull when no record
-  // was written.
+  // idRangesExhausted; stateFull when no record was written.
   rpc::Reason reason;
   std::string detail;
 };
+
+// Other brokers are at the ranges that look free: try again in a moment.
+struct IdsBusy {};
 
 // What in the span belongs to somebody else, one sentence each: /etc/subuid and
 // /etc/subgid, systemd's ranges (dynamic users, containers, foreign), accounts
@@ -66,34 +75,43 @@ class IdRegistry {
   // idConflicts.
   IdRegistry(const std::string& path, IdSpan span);
 
-  // Takes a free or stale range, and calls `writeRecord` with it under the lock;
-  // if that throws or writes none, the claim is undone. `recordPath` is absolute. Looks at one
-  // claim after the other (two system calls each) until one is free, which with
-  // a span far larger than the sandboxes is the first.
-  kj::OneOf<ClaimedRange, IdRefusal> claim(
+  // Takes a free or stale range, and calls `writeRecord` with it under its lock;
+  // if that throws or writes none, the claim is undone. `recordPath` is absolute.
+  // Looks at one claim after the other (two system calls each) until one is
+  // free, which with a span far larger than the sandboxes is the first.
+  kj::OneOf<ClaimedRange, IdRefusal, IdsBusy> claim(
       const std::string& recordPath, const std::function<void(const ClaimedRange&)>& writeRecord);
 
   // Calls `removeRecord` (errno, 0 = it is gone) and gives back what
   // `recordPath` has, under one lock; while the record is there the range stays
   // its. A slot that another record has by now stays. errno, 0 = given back (or
-  // was not there); ETIMEDOUT = the lock is busy, try again.
-  int release(uint32_t slot, const std::string& recordPath,
-              const std::function<int()>& removeRecord);
+  // was not there). Null: another broker is at it; nothing was done, try again.
+  kj::Maybe<int> release(uint32_t slot, const std::string& recordPath,
+                         const std::function<int()>& removeRecord);
 
-  // Removes the claims whose record does not exist; how many. 0 when the lock is
-  // busy (claim() looks at stale ones by itself).
+  // Removes the claims whose record does not exist; how many. Passes by those
+  // that another broker is at (claim() looks at stale ones by itself).
   size_t unclaimStale();
 
   const IdSpan& span() const { return span_; }
 
  private:
-  kj::Maybe<kj::AutoCloseFd> lock() const;
+  class SlotLock;
+  // Null: another has it.
+  kj::Maybe<SlotLock> tryLock(uint32_t slot) const;
   // Target of the claim; "" = free.
   std::string holderOf(uint32_t slot) const;
+  // Nobody's, or of a record that is gone. Final only under the slot's lock.
+  bool isFree(uint32_t slot) const;
+  bool isOurs(uint32_t slot) const { return slot > 0 && slot < span_.ranges; }
+  // Under the slot's lock. False: no record was written.
+  bool take(const ClaimedRange& range, const std::string& recordPath,
+            const std::function<void(const ClaimedRange&)>& writeRecord);
 
   IdSpan span_;
   kj::AutoCloseFd dir_;
-  uint32_t next_;  // where to look first: ranges are reused as late as possible
+  kj::AutoCloseFd locks_;  // kept: giving back must not fail for want of a descriptor
+  uint32_t next_;          // where to look first: ranges are reused as late as possible
 };
 
 }  // namespace cordon::broker

@@ -248,9 +248,11 @@ kj::Promise<Creation::Result> Creation::record(Job& job) {
   if (sandbox.runtime->needsCgroups())
     sandbox.entry.cgroup = services_.cgroups.pathOf(sandbox.name());
   sandbox.entry.tokenHash = hashToken(job.token);
-  auto refused = services_.ledger.open(sandbox.entry, sandbox.runtime->isSandbox());
-  sandbox.recorded = refused == nullptr;
-  return refused;
+  return services_.ledger.open(sandbox.entry, sandbox.runtime->isSandbox())
+      .then([&sandbox](Result refused) {
+        sandbox.recorded = refused == nullptr;
+        return refused;
+      });
 }
 
 kj::Promise<Creation::Result> Creation::makeDirectory(Job& job) {

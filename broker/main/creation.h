@@ -5,7 +5,8 @@
 //   2. probe      can the runtime work here? which seccomp profile?
 //   3. image      resolved, its skeleton built at first use
 //   4. record     name and token; id range claimed and record written: before
-//                 the first effect, so that nothing can be forgotten
+//                 the first effect, so that nothing can be forgotten. Other
+//                 brokers at the ranges are waited for (10 s at most)
 //   5. directory  for the bundle, root's alone
 //   6. cgroups    made, limits written and read back; refused when one differs
 //   7. control    socketpair; the agent's configuration, the workload's seccomp

@@ -291,23 +291,26 @@ kj::Promise<void> Destruction::removeDirectory(Attempt& a) {
 kj::Promise<void> Destruction::giveBack(Attempt& a) {
   auto& sandbox = a.sandbox;
   if (!sandbox.recorded) return kj::READY_NOW;
-  if (a.receipt.left.empty()) {
-    auto rest = services_.ledger.close(sandbox.entry);
-    for (auto& item : rest) a.receipt.left.push_back(std::move(item));
-    if (a.receipt.left.empty()) {
-      sandbox.recorded = false;
-      if (sandbox.entry.idCount > 0) {
-        a.removed("id-range", std::to_string(sandbox.entry.idFirst));
-      }
-      a.removed("record", sandbox.name());
-      return kj::READY_NOW;
-    }
+  if (!a.receipt.left.empty()) {
+    keepInRecord(a);
+    return kj::READY_NOW;
   }
+  return services_.ledger.close(sandbox.entry).then([this, &a](std::vector<LeftOver> rest) {
+    a.receipt.left = std::move(rest);
+    if (!a.receipt.left.empty()) return keepInRecord(a);
+    auto& entry = a.sandbox.entry;
+    a.sandbox.recorded = false;
+    if (entry.idCount > 0) a.removed("id-range", std::to_string(entry.idFirst));
+    a.removed("record", entry.name);
+  });
+}
+
+void Destruction::keepInRecord(Attempt& a) {
+  auto& sandbox = a.sandbox;
   sandbox.entry.left = a.receipt.left;
   KJ_IF_MAYBE (refused, services_.ledger.update(sandbox.entry)) {
     spdlog::warn("{}: what is left is not in its record: {}", sandbox.name(), refused->detail);
   }
-  return kj::READY_NOW;
 }
 
 Receipt Destruction::finish(Attempt& a) {

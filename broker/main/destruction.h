@@ -53,6 +53,7 @@ class Destruction final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> removeCgroups(Attempt& attempt);
   kj::Promise<void> removeDirectory(Attempt& attempt);
   kj::Promise<void> giveBack(Attempt& attempt);
+  void keepInRecord(Attempt& attempt);
   Receipt finish(Attempt& attempt);
   void retryLater(Sandbox& sandbox);
   void taskFailed(kj::Exception&& exception) override;

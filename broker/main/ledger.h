@@ -1,6 +1,7 @@
 // What the broker must not forget: which sandboxes exist, and whose id range is
 // whose. Written before a sandbox's first effect, removed after its last.
 #pragma once
+#include <kj/async.h>
 #include <kj/memory.h>
 #include <kj/one-of.h>
 
@@ -16,11 +17,14 @@ class Ledger {
   virtual ~Ledger() noexcept(false) = default;
   // Claims a range when `wantIds` (host-wide) and writes the record, as one
   // step: the record's id fields are filled in. Nothing is left when refused.
-  virtual kj::Maybe<Failure> open(SandboxRecord& record, bool wantIds) = 0;
+  // Waits for other brokers of the host, on the timer and with a bound; `record`
+  // is used until it resolves.
+  virtual kj::Promise<kj::Maybe<Failure>> open(SandboxRecord& record, bool wantIds) = 0;
   // Refused: what was written before is there still.
   virtual kj::Maybe<Failure> update(const SandboxRecord& record) = 0;
   // Gives the range back and removes the record; what could not be. Idempotent.
-  virtual std::vector<LeftOver> close(const SandboxRecord& record) = 0;
+  // Waits as open() does.
+  virtual kj::Promise<std::vector<LeftOver>> close(const SandboxRecord& record) = 0;
   // Records that are there, also those that can't be read.
   virtual std::vector<Records::Found> findings() = 0;
 };

@@ -173,21 +173,24 @@ class TreeDouble final : public CgroupTree {
 class LedgerDouble final : public Ledger {
  public:
   explicit LedgerDouble(Script& script) : script_(script) {}
-  kj::Maybe<Failure> open(SandboxRecord& record, bool wantIds) override {
-    if (script_.ledgerRefuses) return failure(rpc::Reason::ID_RANGES_EXHAUSTED, "none left");
+  kj::Promise<kj::Maybe<Failure>> open(SandboxRecord& record, bool wantIds) override {
+    using Answer = kj::Maybe<Failure>;
+    if (script_.ledgerRefuses) {
+      return Answer(failure(rpc::Reason::ID_RANGES_EXHAUSTED, "none left"));
+    }
     script_.say("ledger.open");
     EXPECT_EQ(wantIds, script_.isSandbox);
     record.idFirst = 65536;
     record.idCount = 65536;
-    return nullptr;
+    return Answer(nullptr);
   }
   kj::Maybe<Failure> update(const SandboxRecord& record) override {
     script_.say("ledger.update " + std::to_string(record.left.size()));
     return nullptr;
   }
-  std::vector<LeftOver> close(const SandboxRecord&) override {
+  kj::Promise<std::vector<LeftOver>> close(const SandboxRecord&) override {
     script_.say("ledger.close");
-    return {};
+    return std::vector<LeftOver>{};
   }
   std::vector<Records::Found> findings() override { return {}; }
 

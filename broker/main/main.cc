@@ -174,7 +174,7 @@ int serve(const Options& options) {
   auto cgroups = CgroupTree::open(options.cgroupBase, state.instance());
   spdlog::info("{}", cgroups->mode() == CgroupMode::kNone ? "no cgroups: " + cgroups->whyNone()
                                                           : cgroups->describe());
-  auto ledger = openLedger(options, state);
+  auto ledger = openLedger(options, state, timer, clock);
   auto agentFilter = jailer::compileAgentProfile();
   RuntimeSet runtimes(
       makeRuntimes(children, timer, *cgroups, options, place.vmAgent(), agentFilter.bpf),
