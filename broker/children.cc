@@ -15,6 +15,8 @@
 #include <algorithm>
 #include <map>
 
+#include "jailer/core_scheduling.h"
+
 // glibc 2.36 forgot the guard.
 extern "C" {
 #include <sys/pidfd.h>
@@ -69,8 +71,9 @@ bool pollReadable(int fd) {
 class ChildImpl final : public Child {
  public:
   ChildImpl(kj::UnixEventPort& port, std::shared_ptr<ChildRegistry> registry, pid_t pid,
-            kj::AutoCloseFd pidfd)
+            kj::AutoCloseFd pidfd, uint64_t coreCookie = 0)
       : pid_(pid),
+        coreCookie_(coreCookie),
         pidfd_(kj::mv(pidfd)),
         registry_(std::move(registry)),
         observer_(kj::heap<kj::UnixEventPort::FdObserver>(
@@ -87,6 +90,7 @@ class ChildImpl final : public Child {
   }
 
   pid_t pid() const override { return pid_; }
+  uint64_t coreCookie() const override { return coreCookie_; }
 
   bool signal(int signo) override {
     if (exited() != nullptr) return false;
@@ -127,6 +131,7 @@ class ChildImpl final : public Child {
   }
 
   pid_t pid_;
+  uint64_t coreCookie_;
   kj::AutoCloseFd pidfd_;
   std::shared_ptr<ChildRegistry> registry_;
   mutable kj::Maybe<ExitStatus> status_;
@@ -159,6 +164,8 @@ struct Birth {
   size_t count;
   const bool* named;  // kMaxTarget + 1 of them
   int null, limit;    // no descriptor of use is `limit` or above
+  bool ownCore;
+  unsigned long coreCookie = 0;
   int error = 0;
 };
 
@@ -184,6 +191,10 @@ __attribute__((no_sanitize_address)) int beBorn(void* argument) {
     fd = last;
   }
   good = good && close_range(kMaxTarget + 1, ~0u, 0) == 0;
+  if (good && birth.ownCore) {
+    errno = jailer::takeCoreCookie(birth.coreCookie);
+    good = errno == 0;
+  }
   if (good) {
     // An ignored SIGPIPE and a blocked signal survive exec.
     struct sigaction plain = {};
@@ -223,7 +234,11 @@ class SpawnWindow {
   ~SpawnWindow() { munmap(stack_, kStack); }
   KJ_DISALLOW_COPY(SpawnWindow);
 
-  pid_t spawn(const SpawnSpec& spec) {
+  struct Born {
+    pid_t pid;
+    uint64_t coreCookie;
+  };
+  Born spawn(const SpawnSpec& spec) {
     KJ_REQUIRE(spec.fds.size() < kMost, "too many descriptors");
     auto argv = cStrings(spec.argv);
     auto env = cStrings(spec.env);
@@ -248,7 +263,8 @@ class SpawnWindow {
                 count,
                 named,
                 null(),
-                limit_};
+                limit_,
+                spec.ownCore};
     // No handler of ours runs in the child, whose memory is ours.
     sigset_t all, before;
     sigfillset(&all);
@@ -262,7 +278,7 @@ class SpawnWindow {
       waitpid(pid, nullptr, 0);
       KJ_FAIL_SYSCALL("spawn", birth.error, spec.program);
     }
-    return pid;
+    return {pid, birth.coreCookie};
   }
 
  private:
@@ -284,7 +300,8 @@ Children::~Children() noexcept(false) = default;
 kj::Own<Child> Children::spawn(const SpawnSpec& spec) {
   KJ_REQUIRE(!spec.program.empty() && spec.program[0] == '/', "program must be an absolute path");
   KJ_REQUIRE(!spec.argv.empty(), "argv is empty");
-  pid_t pid = window_->spawn(spec);
+  auto born = window_->spawn(spec);
+  pid_t pid = born.pid;
   // Ours and not waited for, so the number is its: it must not run unowned.
   KJ_ON_SCOPE_FAILURE({
     ::kill(pid, SIGKILL);
@@ -292,7 +309,7 @@ kj::Own<Child> Children::spawn(const SpawnSpec& spec) {
   });
   int pidfd;
   KJ_SYSCALL(pidfd = pidfd_open(pid, 0), pid);
-  return kj::heap<ChildImpl>(port_, registry_, pid, kj::AutoCloseFd(pidfd));
+  return kj::heap<ChildImpl>(port_, registry_, pid, kj::AutoCloseFd(pidfd), born.coreCookie);
 }
 
 kj::Maybe<kj::Own<Child>> Children::adopt(pid_t pid) {

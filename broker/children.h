@@ -35,6 +35,9 @@ struct SpawnSpec {
   // fds, also ones that are somebody's target. Everything else is closed.
   // Targets 0..2 that are not named become /dev/null.
   std::vector<std::pair<int, int>> fds;
+  // Takes a core scheduling cookie of its own before exec, for itself and all that
+  // it starts (jailer/core_scheduling.h); spawn() throws where it can't.
+  bool ownCore = false;
 };
 
 // Owns the pidfd. Dropping a Child neither kills nor reaps; what it leaves is a
@@ -49,6 +52,8 @@ class Child {
   virtual kj::Promise<ExitStatus> onExit() = 0;
   // The status when it has ended already.
   virtual kj::Maybe<ExitStatus> exited() const = 0;
+  // The one it took, as the kernel told it then; 0 = ownCore was not asked for.
+  virtual uint64_t coreCookie() const { return 0; }
 };
 
 class ChildRegistry;  // which pids have an owner

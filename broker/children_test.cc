@@ -5,11 +5,14 @@
 #include <kj/async.h>
 #include <kj/debug.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <set>
+
+#include "broker/core_scheduling.h"
 
 namespace cordon::broker {
 namespace {
@@ -250,6 +253,43 @@ TEST_F(ChildrenTest, AChildOutlivesItsChildren) {
   auto child = own->spawn(shell("exit 4"));
   own = nullptr;
   EXPECT_EQ(child->onExit().wait(scope).code, 4);
+}
+
+// Where the kernel can: one of its own, which what it starts has too.
+TEST_F(ChildrenTest, ACoreIsItsOwnOrItIsNotStarted) {
+  auto spec = shell("sleep 1000 & echo $!; wait");
+  auto plain = children.spawn(shell("exit 0"));
+  EXPECT_EQ(plain->coreCookie(), 0u);
+  plain->onExit().wait(scope);
+  spec.ownCore = true;
+  if (auto why = whyNoCoreScheduling(); !why.empty()) {
+    EXPECT_ANY_THROW(children.spawn(spec)) << why;
+    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a process is left";
+    return;
+  }
+  auto cookieOf = [](pid_t pid) {
+    unsigned long cookie = 0;
+    EXPECT_EQ(prctl(PR_SCHED_CORE, PR_SCHED_CORE_GET, pid, 0, &cookie), 0) << strerror(errno);
+    return cookie;
+  };
+  std::set<uint64_t> cookies;
+  for (int i = 0; i < 2; ++i) {
+    Pipe pipe;
+    auto with = spec;
+    with.fds.push_back({pipe.write.get(), 1});
+    auto child = children.spawn(with);
+    char text[16] = {};
+    ASSERT_GT(read(pipe.read.get(), text, sizeof(text) - 1), 0);
+    auto below = static_cast<pid_t>(atoi(text));
+    EXPECT_NE(child->coreCookie(), 0u);
+    EXPECT_EQ(child->coreCookie(), cookieOf(child->pid()));
+    EXPECT_EQ(child->coreCookie(), cookieOf(below));
+    cookies.insert(child->coreCookie());
+    kill(below, SIGKILL);
+    child->onExit().wait(scope);
+  }
+  EXPECT_EQ(cookies.size(), 2u);
+  EXPECT_EQ(cookieOf(0), 0u);
 }
 
 TEST_F(ChildrenTest, LeaksNoDescriptors) {

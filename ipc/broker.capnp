@@ -352,6 +352,10 @@ struct BoundaryCard {
   rlimitsOrigin @28 :Origin;
   interfaces @29 :List(InterfaceFact);
   interfacesOrigin @30 :Origin;
+  coreCookie @31 :UInt64;
+  # of core scheduling: another in every sandbox, and in all that runs in it
+  coreOrigin @32 :Origin;
+  # missing: it has none, and why
 }
 
 struct ReceiptItem {

@@ -38,6 +38,10 @@ void noteNamespace(size_t number, uint64_t inode) {
   g_last.namespaces[number] = inode;
 }
 
+void noteCoreCookie(uint64_t cookie) {
+  g_last.coreCookie = cookie;
+}
+
 void reportDone() {
   g_last.kind = Report::kDone;
   require(Step::kExec, write(kStatusFd, &g_last, sizeof(g_last)));

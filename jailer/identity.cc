@@ -11,6 +11,7 @@
 
 #include <cerrno>
 
+#include "jailer/core_scheduling.h"
 #include "jailer/steps.h"
 
 namespace cordon::jailer {
@@ -72,8 +73,9 @@ void setLimits(JailSpec::Reader spec) {
 
 void isolateCore(JailSpec::Reader spec) {
   if (!spec.getCoreScheduling()) return;
-  constexpr int kThreadGroup = 1;  // PIDTYPE_TGID, which no header has
-  require(Step::kLimits, prctl(PR_SCHED_CORE, PR_SCHED_CORE_CREATE, 0, kThreadGroup, 0));
+  unsigned long cookie = 0;
+  if (int error = takeCoreCookie(cookie)) fail(Step::kLimits, error);
+  noteCoreCookie(cookie);
 }
 
 void becomeAgent(JailSpec::Reader spec, const Prepared& prepared) {

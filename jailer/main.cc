@@ -45,6 +45,8 @@ namespace {
   awaitFurnished(prepared);
   // Raising one needs the host's root, and this only lowers.
   setLimits(spec);
+  // Pid 1's, and so that of all it will ever start. Here nobody has to be asked:
+  // later the kernel tells it to nobody but who may trace the agent.
   isolateCore(spec);
   done(Step::kLimits);
 

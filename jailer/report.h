@@ -65,6 +65,7 @@ struct Report {
   // when the jailer began.
   uint64_t ends[kSteps] = {};
   std::array<uint64_t, kNamespaces.size()> namespaces = {};  // kDone: inode numbers
+  uint64_t coreCookie = 0;  // kDone: of the init, as the kernel told it; 0 = none was asked for
 };
 
 }  // namespace cordon::jailer

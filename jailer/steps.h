@@ -18,6 +18,7 @@ namespace cordon::jailer {
 // For the last record: what each step cost, and where the sandbox is.
 void done(Step step);
 void noteNamespace(size_t number, uint64_t inode);
+void noteCoreCookie(uint64_t cookie);
 void reportDone();
 
 // For system calls: -1 and errno.
@@ -66,6 +67,7 @@ void enterRoot();
 // identity.cc
 void setHostname(JailSpec::Reader spec);
 void setLimits(JailSpec::Reader spec);
+// Where the spec asks for it: all that runs in the sandbox has one cookie.
 void isolateCore(JailSpec::Reader spec);
 void becomeAgent(JailSpec::Reader spec, const Prepared& prepared);
 void installFilter();

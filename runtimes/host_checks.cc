@@ -4,6 +4,8 @@
 
 #include <fstream>
 
+#include "broker/core_scheduling.h"
+
 namespace cordon::runtimes {
 
 std::string firstLine(const char* path) {
@@ -25,6 +27,13 @@ kj::Maybe<Probe> checkHost(const broker::CgroupTree& cgroups) {
                      "sysctl user.max_user_namespaces=15000 (and a kernel with CONFIG_USER_NS)");
   }
   return nullptr;
+}
+
+void addHostNotes(Probe& probe) {
+  if (!broker::smtIsOn()) return;
+  if (auto why = broker::whyNoCoreScheduling(); !why.empty()) {
+    probe.notes.push_back("no core scheduling: " + why);
+  }
 }
 
 }  // namespace cordon::runtimes

@@ -12,6 +12,9 @@ namespace cordon::runtimes {
 // Root, cgroups and user namespaces: a refusal where one of them is not there.
 kj::Maybe<Probe> checkHost(const broker::CgroupTree& cgroups);
 
+// Adds what an operator should know of any of them.
+void addHostNotes(Probe& probe);
+
 // Of a file of the kernel's; "" where there is none.
 std::string firstLine(const char* path);
 

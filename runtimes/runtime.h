@@ -78,6 +78,9 @@ struct CreateRequest {
   broker::ResolvedLimits limits;
   IdRange ids;
   broker::SandboxCgroups* cgroups = nullptr;  // null for `host`; outlives create()
+  // With a core scheduling cookie of its own; a create that can't give it one
+  // fails. Not for `host`.
+  bool ownCore = false;
   // The agent's end of the control socket: fd 0 of vm-agent. The broker has
   // queued the AgentConfig on the other end already.
   kj::AutoCloseFd control;
@@ -90,6 +93,12 @@ struct CreateFailure {
   int error = 0;
 };
 
+// Which cookie everything in a sandbox has, and whom the kernel told.
+struct CoreCookie {
+  uint64_t value = 0;  // 0 = none
+  const char* from = "";
+};
+
 // A started sandbox: its init, whose death ends it.
 struct Started {
   kj::Own<broker::Child> init;
@@ -98,6 +107,7 @@ struct Started {
   // Of the sandbox, as the kernel told our own program inside them; 0 where
   // nobody of ours was in a position to read it.
   broker::NamespaceInodes namespaces{};
+  CoreCookie core{};
 };
 
 class Runtime {

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -20,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "broker/core_scheduling.h"
 #include "ipc/control.h"
 #include "ipc/fdpass.h"
 #include "runtimes/images.h"
@@ -144,6 +146,29 @@ class RuntimeFixture : public ::testing::Test {
     }
     init_ = kj::mv(result.get<Started>().init);
     started_ = true;
+  }
+
+  // For a request with ownCore. Where the kernel can, its init has the cookie that
+  // was told, and nobody else; elsewhere it is refused, with this in the text.
+  void expectOwnCore(const std::string& refusal) {
+    Result result = createSandbox();
+    auto why = broker::whyNoCoreScheduling();
+    if (result.is<CreateFailure>()) {
+      EXPECT_NE(why, "") << result.get<CreateFailure>().detail;
+      EXPECT_NE(result.get<CreateFailure>().detail.find(refusal), std::string::npos)
+          << result.get<CreateFailure>().detail;
+      return;
+    }
+    auto& made = result.get<Started>();
+    init_ = kj::mv(made.init);
+    started_ = true;
+    EXPECT_EQ(why, "") << "it started without";
+    EXPECT_NE(made.core.value, 0u);
+    unsigned long cookie = 0;
+    EXPECT_EQ(prctl(PR_SCHED_CORE, PR_SCHED_CORE_GET, init_->pid(), 0, &cookie), 0);
+    EXPECT_EQ(made.core.value, cookie);
+    EXPECT_EQ(prctl(PR_SCHED_CORE, PR_SCHED_CORE_GET, 0, 0, &cookie), 0);
+    EXPECT_EQ(cookie, 0u);
   }
 
   // What the broker sends before create().

@@ -236,6 +236,15 @@ void writeInterfaces(rpc::BoundaryCard::Builder out, const Fact<std::vector<Inte
   }
 }
 
+void writeCore(rpc::BoundaryCard::Builder out, const Sandbox& sandbox) {
+  out.setCoreCookie(sandbox.core.value);
+  auto origin = out.initCoreOrigin();
+  origin.setSource(rpc::FactSource::KERNEL);
+  origin.setFrom(sandbox.whyNoCore.empty() ? sandbox.core.from
+                                           : "PR_SCHED_CORE_GET by the broker, at creation");
+  origin.setMissing(sandbox.whyNoCore);
+}
+
 }  // namespace
 
 void writeCard(rpc::BoundaryCard::Builder out, Sandbox& sandbox, Services& services) {
@@ -269,6 +278,7 @@ void writeCard(rpc::BoundaryCard::Builder out, Sandbox& sandbox, Services& servi
   writeLimits(out, sandbox);
   writeRlimits(out, init.rlimits);
   writeInterfaces(out, init.interfaces);
+  writeCore(out, sandbox);
 }
 
 }  // namespace cordon::broker

@@ -314,6 +314,9 @@ kj::Promise<Creation::Result> Creation::startRuntime(Job& job) {
   auto& sandbox = *job.sandbox;
   auto request = requestOf(sandbox);
   request.control = KJ_ASSERT_NONNULL(sandbox.control)->takeAgentEnd();
+  sandbox.whyNoCore =
+      sandbox.runtime->isSandbox() ? services_.whyNoCoreScheduling() : "it is no sandbox";
+  request.ownCore = sandbox.whyNoCore.empty();
   sandbox.runtimeUsed = true;
   return sandbox.runtime->create(kj::mv(request)).then([&job, &sandbox](auto&& answer) -> Result {
     if (answer.template is<runtimes::CreateFailure>()) {
@@ -324,6 +327,10 @@ kj::Promise<Creation::Result> Creation::startRuntime(Job& job) {
     for (auto& [name, ns] : started.steps) job.times.part(sandbox.entry.runtime + "/" + name, ns);
     sandbox.init = kj::mv(started.init);
     sandbox.namespaces = started.namespaces;
+    sandbox.core = started.core;
+    if (sandbox.whyNoCore.empty() && sandbox.core.value == 0) {
+      return failure(rpc::Reason::RUNTIME_FAILED, "the sandbox has no core scheduling cookie");
+    }
     return nullptr;
   });
 }

@@ -31,8 +31,11 @@ struct Script {
   bool createFails = false;
   bool isSandbox = true;
   bool createThrows = false;
-  bool agentSilent = false;  // never greets
-  bool agentCloses = false;  // closes its stream and ends
+  std::string whyNoCore = "as the test wants";
+  bool coreAsked = false;
+  uint64_t coreCookie = 4711;  // where it was asked for
+  bool agentSilent = false;    // never greets
+  bool agentCloses = false;    // closes its stream and ends
   bool cgroupsThrow = false;
   bool outOfDescriptors = false;
   bool nameTaken = false;
@@ -229,6 +232,7 @@ class RuntimeDouble final : public runtimes::Runtime {
   kj::Promise<kj::OneOf<runtimes::Started, runtimes::CreateFailure>> create(
       runtimes::CreateRequest request) override {
     script_.say("runtime.create");
+    script_.coreAsked = request.ownCore;
     KJ_REQUIRE(!script_.createThrows, "as the test wants");
     control = kj::mv(request.control);
     kj::Promise<void> ready = kj::READY_NOW;
@@ -263,6 +267,7 @@ class RuntimeDouble final : public runtimes::Runtime {
     }
     runtimes::Started result;
     result.init = kj::mv(child);
+    if (script_.coreAsked) result.core = {script_.coreCookie, "a test double"};
     return kj::mv(result);
   }
 
@@ -297,6 +302,7 @@ class LifecycleTest : public ::testing::Test {
     KJ_REQUIRE(mkdtemp(name) != nullptr);
     directory = name;
     services.sandboxesDirectory = directory;
+    services.whyNoCoreScheduling = [this]() { return script.whyNoCore; };
     runtime = static_cast<RuntimeDouble*>(runtimes.all()[0].get());
   }
   ~LifecycleTest() noexcept override { rmdir(directory.c_str()); }

@@ -121,6 +121,36 @@ TEST_F(LifecycleTest, CgroupsOfAnotherAreNotRemoved) {
   EXPECT_EQ(script.count("cgroups.remove"), 0u);
 }
 
+TEST_F(LifecycleTest, ACoreOfItsOwnIsAskedForWhereTheKernelHasIt) {
+  for (const char* why : {"", "SMT is off"}) {
+    script.whyNoCore = why;
+    auto answer = created();
+    ASSERT_TRUE(answer.is<Created>());
+    auto& sandbox = *answer.get<Created>().sandbox;
+    bool there = *why == 0;
+    EXPECT_EQ(script.coreAsked, there);
+    EXPECT_EQ(sandbox.whyNoCore, why);
+    EXPECT_EQ(sandbox.core.value, there ? 4711u : 0u);
+    destruction.destroy(sandbox, "test").wait(io.waitScope);
+  }
+}
+
+TEST_F(LifecycleTest, ACoreThatWasAskedForAndIsNotThereRefuses) {
+  script.whyNoCore = "";
+  script.coreCookie = 0;
+  refusesAndUndoes(rpc::Reason::RUNTIME_FAILED);
+}
+
+TEST_F(LifecycleTest, WhatIsNoSandboxSharesItsCore) {
+  services.allowHostRuntime = true;
+  script.isSandbox = false;
+  script.whyNoCore = "";
+  auto answer = created();
+  ASSERT_TRUE(answer.is<Created>());
+  EXPECT_FALSE(script.coreAsked);
+  destruction.destroy(*answer.get<Created>().sandbox, "test").wait(io.waitScope);
+}
+
 TEST_F(LifecycleTest, AFailingRuntimeIsUndone) {
   script.createFails = true;
   refusesAndUndoes(rpc::Reason::RUNTIME_FAILED);

@@ -67,7 +67,9 @@ class Sandbox final : public kj::Refcounted {
   kj::AutoCloseFd readyStream;
   kj::Maybe<kj::Own<Child>> init;
   NamespaceInodes namespaces{};  // as the runtime reported them; 0 = it can't
-  bool runtimeUsed = false;      // create() was called: its cleanup() has work
+  runtimes::CoreCookie core;
+  std::string whyNoCore;     // "" = it has one
+  bool runtimeUsed = false;  // create() was called: its cleanup() has work
 
   // Timers and watches.
   kj::Maybe<kj::Promise<void>> watch;   // for the init's death

@@ -3,11 +3,13 @@
 #include <kj/async-unix.h>
 #include <kj/timer.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "broker/cgroups.h"
 #include "broker/children.h"
+#include "broker/core_scheduling.h"
 #include "broker/kernel_facts.h"
 #include "broker/limits.h"
 #include "broker/main/ledger.h"
@@ -33,6 +35,8 @@ struct Services {
   // Where the directories of sandboxes are made; ours, 0711.
   std::string sandboxesDirectory;
   bool allowHostRuntime = false;
+  // "" = every sandbox is asked for with a core scheduling cookie of its own.
+  std::function<std::string()> whyNoCoreScheduling = broker::whyNoCoreScheduling;
   LeafBudget leaves = LeafBudget::ofThisProcess();
   // For the boundary card.
   WorkloadProfile agentProfile = {};  // the agent's own filter

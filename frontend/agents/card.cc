@@ -134,6 +134,11 @@ void fillNetwork(rpc::BoundaryCard::Reader in, v1::Network& out) {
   }
 }
 
+void fillCore(rpc::BoundaryCard::Reader in, v1::CoreScheduling& out) {
+  fill(in.getCoreOrigin(), *out.mutable_origin());
+  out.set_cookie(in.getCoreCookie());
+}
+
 }  // namespace
 
 void toProto(rpc::BoundaryCard::Reader in, rpc::SeccompProfile::Reader workload,
@@ -151,6 +156,7 @@ void toProto(rpc::BoundaryCard::Reader in, rpc::SeccompProfile::Reader workload,
   fillMounts(in, out);
   fillLimits(in, out);
   fillNetwork(in, *out.mutable_network());
+  fillCore(in, *out.mutable_core_scheduling());
 }
 
 }  // namespace cordon::agents

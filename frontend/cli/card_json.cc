@@ -136,6 +136,9 @@ Json toJson(const v1::BoundaryCard& card) {
                                       {"received_bytes", interface.received_bytes()},
                                       {"sent_bytes", interface.sent_bytes()}};
                             });
+  auto& core = card.core_scheduling();
+  json["core_scheduling"] = origin(core.origin());
+  json["core_scheduling"]["cookie"] = core.cookie() == 0 ? Json(nullptr) : Json(core.cookie());
   return json;
 }
 

@@ -158,6 +158,14 @@ void addNetwork(Lines& lines, const v1::Network& network) {
   if (network.interfaces().empty()) lines.add("network", "no interface");
 }
 
+void addCore(Lines& lines, const v1::CoreScheduling& core) {
+  auto& missing = core.origin().missing();
+  lines.add("core scheduling", missing.empty()
+                                   ? "threads of a core run no other sandbox beside it, cookie " +
+                                         std::to_string(core.cookie())
+                                   : "not in force: " + missing);
+}
+
 }  // namespace
 
 std::string text(const v1::BoundaryCard& card) {
@@ -182,6 +190,7 @@ std::string text(const v1::BoundaryCard& card) {
   addMounts(lines, card);
   addLimits(lines, card);
   addNetwork(lines, card.network());
+  addCore(lines, card.core_scheduling());
   return std::move(lines).text();
 }
 

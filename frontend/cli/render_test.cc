@@ -198,6 +198,7 @@ v1::BoundaryCard someCard() {
   mount.set_flags("rw,nosuid\x1b[1m");
   card.mutable_seccomp()->set_in_force(3);
   card.mutable_seccomp()->set_of_service(2);
+  card.mutable_core_scheduling()->set_cookie(4711);
   return card;
 }
 
@@ -207,6 +208,7 @@ TEST(Text, OfACardHasEachFactAndIsSafe) {
   EXPECT_NE(shown.find("mnt: its own, inode 7 (the service's: 8)"), std::string::npos) << shown;
   EXPECT_NE(shown.find("/dev/null  devtmpfs[/null]  rw,nosuid"), std::string::npos) << shown;
   EXPECT_NE(shown.find("filters in force on the init: 3"), std::string::npos) << shown;
+  EXPECT_NE(shown.find("beside it, cookie 4711\n"), std::string::npos) << shown;
   EXPECT_EQ(shown.find('\x1b'), std::string::npos);
   EXPECT_EQ(shown.find("NONE"), std::string::npos);
 }
@@ -215,6 +217,8 @@ TEST(Text, OfACardSaysWhatIsNotKnown) {
   v1::BoundaryCard card = someCard();
   card.mutable_init()->mutable_origin()->set_missing("status: gone");
   card.mutable_mounts()->mutable_origin()->set_missing("too long");
+  card.mutable_core_scheduling()->set_cookie(0);
+  card.mutable_core_scheduling()->mutable_origin()->set_missing("SMT is off");
   auto& ns = *card.mutable_namespaces(0);
   ns.set_inode(0);
   ns.set_own(v1::OWN_UNKNOWN);
@@ -227,10 +231,13 @@ TEST(Text, OfACardSaysWhatIsNotKnown) {
     EXPECT_NE(shown.find(each), std::string::npos) << each << shown;
   }
   EXPECT_EQ(shown.find("no new privs"), std::string::npos) << "made up";
+  EXPECT_NE(shown.find("core scheduling  not in force: SMT is off\n"), std::string::npos) << shown;
   EXPECT_EQ(shown.find("/dev/null"), std::string::npos);
   Json json = toJson(card);
   EXPECT_TRUE(json["mounts"]["mounts"].is_null());
   EXPECT_EQ(json["mounts"]["missing"], "too long");
+  EXPECT_TRUE(json["core_scheduling"]["cookie"].is_null());
+  EXPECT_EQ(json["core_scheduling"]["missing"], "SMT is off");
   EXPECT_FALSE(json["init"].contains("no_new_privs"));
   EXPECT_TRUE(json["namespaces"][0]["own"].is_null());
 }

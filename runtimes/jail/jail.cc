@@ -55,6 +55,7 @@ class JailRuntime final : public Runtime {
     Probe probe;
     probe.available = true;
     probe.version = kVersion;
+    addHostNotes(probe);
     return probe;
   }
 

@@ -168,7 +168,10 @@ kj::Promise<JailCreate::Result> JailCreate::afterReports() {
     }
     Result result;
     auto& started = result.init<Started>(Started{kj::mv(*init), steps()});
-    if (done_) started.namespaces = done_->namespaces;
+    if (done_) {
+      started.namespaces = done_->namespaces;
+      started.core = {done_->coreCookie, "PR_SCHED_CORE_GET by the sandbox's pid 1, at creation"};
+    }
     return kj::mv(result);
   }
   return fail(rpc::Reason::RUNTIME_FAILED, "the init that the jailer named is no child of ours");

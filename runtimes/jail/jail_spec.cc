@@ -206,6 +206,7 @@ void fillJailSpec(jailer::JailSpec::Builder spec, const CreateRequest& request, 
   bool v2 = request.cgroups->mode() == broker::CgroupMode::kV2;
   spec.setCgroups(v2 ? jailer::CgroupEntry::BORN_INSIDE : jailer::CgroupEntry::JOIN_TASKS);
   spec.setCgroupFds(cgroupFds);
+  spec.setCoreScheduling(request.ownCore);
   writeImage(spec, request);
   Plan plan(request, cpus);
   auto mounts = spec.initMounts(static_cast<uint>(plan.mounts().size()));

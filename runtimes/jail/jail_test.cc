@@ -278,6 +278,12 @@ TEST_F(Jail, WhatTheHostHasNoMoreOfIsItsLimit) {
   }
 }
 
+TEST_F(Jail, ACoreIsItsOwnOrThereIsNoSandbox) {
+  change_ = [](CreateRequest& request) { request.ownCore = true; };
+  expectOwnCore("`limits`");
+  if (!started_) expectNothing();
+}
+
 TEST_F(Jail, MissingJailer) {
   options_.jailer = root_ + "/no-such-jailer";
   expectFailure(rpc::Reason::RUNTIME_FAILED, "could not be started");

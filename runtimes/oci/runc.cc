@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "jailer/seccomp.h"
+#include "runtimes/host_checks.h"
 #include "runtimes/oci/bundle.h"
 #include "runtimes/oci/runc_create.h"
 #include "runtimes/oci/runc_files.h"
@@ -46,7 +47,9 @@ class RuncRuntime final : public Runtime {
 
   kj::Promise<Probe> probe() override {
     return probeRunc(children_, timer_, cgroups_, options_.runc).then([this](Probe probe) {
-      if (probe.available) version_ = probe.version;
+      if (!probe.available) return probe;
+      version_ = probe.version;
+      addHostNotes(probe);
       return probe;
     });
   }

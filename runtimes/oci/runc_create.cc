@@ -85,6 +85,8 @@ kj::Own<broker::Child> RuncCreate::start() {
                request_.name};
   spec.env = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"};
   spec.fds = {{request_.control.get(), 0}, {output_.get(), 1}, {output_.get(), 2}};
+  // runc knows of none: its init inherits it.
+  spec.ownCore = request_.ownCore;
   return children_.spawn(spec);
 }
 
@@ -113,7 +115,8 @@ kj::Promise<RuncCreate::Result> RuncCreate::afterRun(broker::ExitStatus status) 
       });
     }
     Result result;
-    result.init<Started>(Started{kj::mv(*init)});
+    result.init<Started>(Started{kj::mv(*init)}).core = {
+        runc_->coreCookie(), "PR_SCHED_CORE_GET by what became runc, from which the init has it"};
     return kj::mv(result);
   }
   return fail(rpc::Reason::RUNTIME_FAILED, "the init that runc named is no child of ours");

@@ -31,6 +31,10 @@ class RuncFixture : public RuntimeFixture {
     startSandbox();
   }
 
+  void change(CreateRequest& request) override { request.ownCore = ownCore_; }
+
+  bool ownCore_ = false;
+
  private:
   RuncOptions options_;
 };

@@ -262,6 +262,11 @@ TEST_F(Runc, InitOutsideItsCgroup) {
                 rpc::Reason::RUNTIME_FAILED, "outside the sandbox's cgroup");
 }
 
+TEST_F(Runc, ACoreIsItsOwnOrThereIsNoSandbox) {
+  ownCore_ = true;
+  expectOwnCore("could not be started");
+}
+
 TEST_F(Runc, Probe) {
   auto probe = [&](const std::string& runc) {
     return probeRunc(children_, port_.getTimer(), *tree_, runc).wait(wait_);

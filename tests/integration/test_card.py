@@ -1,5 +1,7 @@
 """The boundary card against the truth: what a program sees from inside, and what
 the host's kernel tells root, whom nothing is hidden from."""
+import ctypes
+import errno
 import json
 import os
 import pathlib
@@ -30,6 +32,22 @@ print(json.dumps({
     "core": resource.getrlimit(resource.RLIMIT_CORE),
 }))
 """ % NAMESPACES
+
+
+# prctl(PR_SCHED_CORE, PR_SCHED_CORE_GET, 0, PIDTYPE_PID, &cookie): [errno, cookie].
+OWN_COOKIE = """
+import ctypes, json
+libc, cookie = ctypes.CDLL(None, use_errno=True), ctypes.c_ulong()
+failed = libc.prctl(62, 0, 0, 0, ctypes.byref(cookie))
+print(json.dumps([ctypes.get_errno() if failed else 0, cookie.value]))
+"""
+
+
+def core_cookie(pid):
+    """(errno, cookie) of that process, which root may ask for."""
+    libc, cookie = ctypes.CDLL(None, use_errno=True), ctypes.c_ulong()
+    failed = libc.prctl(62, 0, pid, 0, ctypes.byref(cookie))
+    return ctypes.get_errno() if failed else 0, cookie.value
 
 
 class Sandbox:
@@ -258,6 +276,36 @@ print(len(here.recv(2000)))
     assert shown[0]["received_bytes"] > 1000
 
 
+def test_core_scheduling_is_in_force_or_says_why_not(service):
+    """Two sandboxes' cookies differ, and a program has its sandbox's. Where the
+    host has no core scheduling: the reason is the kernel's own."""
+    with Sandbox(service) as first, Sandbox(service) as second:
+        cards = [s.card["core_scheduling"] for s in (first, second)]
+        inside = [json.loads(s.python(OWN_COOKIE)) for s in (first, second)]
+        inits = [core_cookie(s.init) for s in (first, second)]
+    errno_here, own = core_cookie(0)
+    assert own == 0
+    notes = next(r["notes"] for r in service.cordon("runtimes", "--json").json["runtimes"]
+                 if r["name"] == service.runtime)
+    noted = [n for n in notes if n.startswith("no core scheduling: ")]
+    smt = support.read_text("/sys/devices/system/cpu/smt/active").strip() != "0"
+    if errno_here == 0:
+        for card, told, of_init in zip(cards, inside, inits):
+            assert card["cookie"] and "missing" not in card, card
+            assert "PR_SCHED_CORE_GET" in card["from"]
+            assert told == [0, card["cookie"]] and of_init == (0, card["cookie"])
+        assert cards[0]["cookie"] != cards[1]["cookie"]
+        assert not noted
+        return
+    assert errno_here in (errno.ENODEV, errno.EINVAL)
+    for card, told in zip(cards, inside):
+        assert card["cookie"] is None and told == [errno_here, 0]
+        assert ("SMT is off" in card["missing"]) == (not smt), card
+        assert ("CONFIG_SCHED_CORE" in card["missing"]) == (errno_here == errno.EINVAL), card
+        # Where it would be needed, it is also said before there is a sandbox.
+        assert noted == ([f"no core scheduling: {card['missing']}"] if smt else [])
+
+
 def cgroup_file(instance, sandbox, group, file):
     name = sandbox.info["name"]
     for hierarchy in support.cgroup_hierarchies():
@@ -325,7 +373,7 @@ def test_text_has_every_part(sandbox):
     text, card = sandbox.text, sandbox.card
     for label in ("runtime version", "arguments", "init", "no new privs", "capabilities", "seccomp",
                   "uid map", "gid map", "namespaces", "mounts", "mount plan [broker]",
-                  "cgroup limits", "rlimits", "network"):
+                  "cgroup limits", "rlimits", "network", "core scheduling"):
         assert re.search(f"^{re.escape(label)}  ", text, re.M), label
     for mount in card["mounts"]["mounts"]:
         assert f"{mount['where']}  {mount['type']}" in text
@@ -340,7 +388,7 @@ def test_the_api_says_where_each_fact_is_from(api):
     api.release(acquired.id)
     assert not any(s.HasField("card") for s in listed)
     for part in (card.init, card.seccomp, card.uid_map, card.gid_map, card.mounts, card.limits,
-                 card.rlimits, card.network, *card.namespaces):
+                 card.rlimits, card.network, card.core_scheduling, *card.namespaces):
         assert part.origin.source == v1.KERNEL, part
         assert getattr(part.origin, "from"), part
 
@@ -379,6 +427,8 @@ def test_host_says_that_it_is_no_sandbox(host):
     assert card["seccomp"]["workload_filters"] == 0
     assert card["mounts"]["mounts"] is None and "host's mounts" in card["mounts"]["missing"]
     assert card["limits"]["limits"] is None and card["limits"]["missing"]
+    assert card["core_scheduling"]["cookie"] is None
+    assert card["core_scheduling"]["missing"] == "it is no sandbox"
     own = {fact["kind"]: fact["own"] for fact in card["namespaces"]}
     assert own["pid"] is False and own["net"] is False and own["mnt"] is False
     assert not any(own.values())
