@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <kj/debug.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -76,6 +77,8 @@ std::vector<ListenFd> takeListenFds() {
   KJ_REQUIRE(*pid == getpid(), "LISTEN_PID names another process", *pid);
   KJ_REQUIRE(*count <= kMaxFds, "too many sockets passed", *count);
 
+  KJ_SYSCALL(syscall(SYS_close_range, static_cast<unsigned>(kFirstFd + *count), ~0u, 0u),
+             "closing what was inherited");
   std::vector<ListenFd> taken;
   for (int i = 0; i < *count; ++i) {
     KJ_SYSCALL(fcntl(kFirstFd + i, F_GETFD), "a passed descriptor is not open", kFirstFd + i);

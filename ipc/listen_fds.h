@@ -16,6 +16,10 @@ struct ListenFd {
 // CLOEXEC on them and unsets the environment variables. Checks that each is a
 // listening AF_UNIX or TCP stream socket. Throws with a clear message when
 // there is none.
+//
+// Closes every other descriptor above 2: nobody passed it on purpose, and what a
+// starter forgot in a service stays in it for life. So call it before anything is
+// opened.
 std::vector<ListenFd> takeListenFds();
 
 // The one named `name`, or, when exactly one socket was passed, that one.

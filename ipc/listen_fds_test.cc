@@ -72,6 +72,16 @@ bool throws() {
   return kj::runCatchingExceptions([]() { takeListenFds(); }) != nullptr;
 }
 
+TEST(ListenFds, WhatElseWasInheritedIsClosed) {
+  EXPECT_TRUE(activated({Kind::kUnixListening}, "agents", [] {
+    int forgotten = fcntl(0, F_DUPFD, 50), other = fcntl(0, F_DUPFD, 4);
+    if (forgotten < 50 || other < 4) return false;
+    auto fd = takeListenFd("agents");
+    auto isOpen = [](int number) { return fcntl(number, F_GETFD) >= 0; };
+    return isOpen(fd) && isOpen(2) && !isOpen(forgotten) && !isOpen(other);
+  }));
+}
+
 TEST(ListenFds, TakesNamedSockets) {
   EXPECT_TRUE(activated({Kind::kUnixListening, Kind::kTcpListening}, "broker:agents", []() {
     auto taken = takeListenFds();

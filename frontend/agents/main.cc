@@ -216,8 +216,9 @@ int run(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, kMmapThreshold);
   mallopt(M_TRIM_THRESHOLD, 2 * kMmapThreshold);
 
-  auto signals = takeSignals();
+  // First: it closes whatever else was inherited.
   auto listener = ipc::takeListenFd("agents");
+  auto signals = takeSignals();
   // ---- Nothing of a client or a sandbox was read yet; from here on there is
   // no privilege to be won. Before the first thread, since it is per thread.
   confine();
