@@ -7,6 +7,7 @@
 #include <linux/bpf.h>
 #include <linux/keyctl.h>
 #include <seccomp.h>
+#include <string.h>
 #include <sys/capability.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -14,10 +15,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <memory>
 
 #include "broker/cgroups_discovery.h"
+#include "jailer/capabilities.h"
+#include "jailer/rlimits.h"
 
 namespace cordon::broker {
 
@@ -95,6 +97,12 @@ bool holds(cap_t caps, cap_value_t capability) {
   return value == CAP_SET;
 }
 
+uint64_t maskOf(const std::vector<cap_value_t>& values) {
+  uint64_t mask = 0;
+  for (cap_value_t value : values) mask |= jailer::capabilityBit(value);
+  return mask;
+}
+
 // Those of the list that we hold, and can pass on: the bounding set decides what
 // a child of root has after its exec. Their names, and those we lack.
 std::vector<cap_value_t> held(cap_t before, kj::ArrayPtr<const Reasoned> list,
@@ -146,28 +154,25 @@ bool deviceFiltersAreRefused(cap_t before, const std::vector<cap_value_t>& effec
 
 void keepOnly(Hardened& result) {
   Capabilities before = own(cap_get_proc(), "cap_get_proc");
-  Capabilities after = own(cap_init(), "cap_init");
   std::vector<cap_value_t> kept =
       held(before.get(), keptCapabilities(), result.capabilities, result.missing);
-  set(after.get(), CAP_EFFECTIVE, kept);
+  jailer::CapabilitySets after;
+  after.effective = after.permitted = maskOf(kept);
   // What only a runtime needs is permitted, so that an exec of root has it, and
   // never effective here.
   if (deviceFiltersAreRefused(before.get(), kept)) {
-    auto more = held(before.get(), runtimeCapabilities(), result.forRuntimes, result.missing);
-    kept.insert(kept.end(), more.begin(), more.end());
+    after.permitted |=
+        maskOf(held(before.get(), runtimeCapabilities(), result.forRuntimes, result.missing));
   }
-  set(after.get(), CAP_PERMITTED, kept);
-
-  for (cap_value_t c = 0; c < cap_max_bits(); ++c) {
-    bool keep = std::find(kept.begin(), kept.end(), c) != kept.end();
-    if (!keep && cap_get_bound(c) == 1) {
-      KJ_SYSCALL(cap_drop_bound(c), c);
-    }
-  }
-  KJ_SYSCALL(cap_reset_ambient());
+  auto must = [](bool done, const char* what) {
+    int error = errno;
+    if (!done) KJ_FAIL_SYSCALL(what, error);
+  };
+  must(jailer::keepInBoundingSet(after.permitted), "bounding set");
+  must(jailer::clearAmbient(), "ambient set");
   // The inheritable set stays empty: an exec of root gets its capabilities from
   // the bounding set, and nobody else gets any.
-  KJ_SYSCALL(cap_set_proc(after.get()));
+  must(jailer::setCapabilities(after), "capset");
 }
 
 // ------------------------------------------------------------------ seccomp
@@ -204,15 +209,13 @@ size_t loadFilter() {
 
 // --------------------------------------------------------------- the process
 
-// A core dump of the broker has tokens' hashes and more in it. 1 byte is the
-// kernel's own value for "no core, and no helper for a piped core_pattern"; hard
-// must not be lower, or a sandbox could not be given 1 either.
+// A core dump of the broker has tokens' hashes and more in it. False: the hard
+// limit is lower than the 1 that a sandbox is to be given.
 bool limitCore() {
   rlimit limit{};
   KJ_SYSCALL(getrlimit(RLIMIT_CORE, &limit));
   if (limit.rlim_max < 1) return false;
-  limit = {1, 1};
-  KJ_SYSCALL(setrlimit(RLIMIT_CORE, &limit));
+  KJ_REQUIRE(jailer::refuseCores(), "RLIMIT_CORE", strerror(errno));
   return true;
 }
 

@@ -221,7 +221,8 @@ int run(int argc, char** argv) {
   auto signals = takeSignals();
   // ---- Nothing of a client or a sandbox was read yet; from here on there is
   // no privilege to be won. Before the first thread, since it is per thread.
-  confine();
+  size_t left = confine();
+  log->info("confined: no capability, {} system calls pass", left);
 
   link::LoopThread loop("agents-loop");
   Backend backend(loop, log);

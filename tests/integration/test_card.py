@@ -209,6 +209,35 @@ def test_filters_are_counted(service, sandbox):
     assert seccomp["workload"]["profile"] == "default"
 
 
+# Runs the rest of its arguments behind one more filter, which lets all calls pass.
+BEHIND_A_FILTER = """
+import ctypes, os, struct, sys
+program = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0x7fff0000), 8)
+class Filter(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+libc = ctypes.CDLL(None, use_errno=True)
+filter = Filter(1, ctypes.addressof(program))
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(filter), 0, 0):
+    sys.exit(os.strerror(ctypes.get_errno()))
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_filters_that_the_service_was_started_behind_are_counted():
+    """As those of a systemd unit or a container: every program has them, too."""
+    instance = support.Instance(prefix=[support.sys.executable, "-c", BEHIND_A_FILTER])
+    try:
+        instance.start()
+        with Sandbox(instance) as sandbox:
+            seccomp, inside = sandbox.card["seccomp"], sandbox.look()["status"]
+    finally:
+        instance.dispose()
+    outer = int(status_of("self")["Seccomp_filters"]) + 1
+    assert seccomp["of_service"] == outer + 1, "and the broker's own"
+    assert seccomp["in_force"] == outer + 2, "and the agent's"
+    assert int(inside["Seccomp_filters"]) == outer + 3, "and the profile"
+
+
 def test_maps_are_those_seen_from_inside(sandbox):
     card, inside = sandbox.card, sandbox.look()
     for name in ("uid_map", "gid_map"):

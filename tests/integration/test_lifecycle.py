@@ -229,6 +229,8 @@ def test_the_frontend_holds_nothing(service):
         assert int(status[name], 16) == 0, name
     assert status["NoNewPrivs"] == "1"
     assert status["Seccomp"] == "2"
+    # Nobody of its uid can look into it: its files in /proc are the kernel's.
+    assert os.stat(f"/proc/{service.agents}/environ").st_uid == 0
 
 
 # linux/capability.h; what each is for stands in docs/operations.md.
@@ -242,6 +244,7 @@ def test_the_broker_is_bounded(service):
     status = capabilities(service.broker)
     own = capabilities("self")
     assert status["Seccomp"] == "2"
+    assert status["NoNewPrivs"] == "1"
     kept = sum(1 << number for number in BROKER_KEEPS.values())
     # CAP_SYS_RESOURCE is kept where there was one.
     assert int(status["CapEff"], 16) == kept & int(own["CapEff"], 16)

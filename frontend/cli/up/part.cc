@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <grp.h>
-#include <linux/capability.h>
 #include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
@@ -12,9 +11,10 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include <array>
 #include <cstdlib>
 #include <cstring>
+
+#include "jailer/capabilities.h"
 
 namespace cordon::up {
 namespace {
@@ -103,17 +103,13 @@ void raiseFileLimit() {
 // ---- privileges end here
 
 void dropCapabilities(const Teller& teller) {
-  for (int capability = 0; prctl(PR_CAPBSET_READ, capability) >= 0; ++capability) {
-    // EPERM without CAP_SETPCAP: an ordinary user has nothing to drop.
-    if (prctl(PR_CAPBSET_DROP, capability) < 0 && errno != EPERM) teller.fail("bounding set");
-  }
-  teller.must(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) == 0, "ambient set");
+  // EPERM without CAP_SETPCAP: an ordinary user has nothing to drop.
+  teller.must(jailer::keepInBoundingSet(0) || errno == EPERM, "bounding set");
+  teller.must(jailer::clearAmbient(), "ambient set");
 }
 
 void clearCapabilitySets(const Teller& teller) {
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  std::array<__user_cap_data_struct, 2> none{};
-  teller.must(syscall(SYS_capset, &header, none.data()) == 0, "capset");
+  teller.must(jailer::setCapabilities({}), "capset");
   teller.must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no_new_privs");
 }
 
