@@ -31,6 +31,7 @@
 #include <set>
 #include <vector>
 
+#include "jailer/seccomp_answer.h"
 #include "jailer/seccomp_profile.h"
 
 namespace cordon::jailer {
@@ -41,13 +42,6 @@ const CompiledProfile& compiled(const std::string& name = "default") {
   auto found = all.find(name);
   if (found == all.end()) found = all.emplace(name, compileProfile(name)).first;
   return found->second;
-}
-
-std::vector<sock_filter> programOf(const CompiledProfile& profile) {
-  std::vector<sock_filter> program(profile.instructions);
-  auto bytes = static_cast<ssize_t>(program.size() * sizeof(sock_filter));
-  EXPECT_EQ(pread(profile.bpf, program.data(), static_cast<size_t>(bytes), 0), bytes);
-  return program;
 }
 
 bool loadFilter(std::vector<sock_filter>& program) {
@@ -299,42 +293,6 @@ TEST_P(EachProfile, ProgramsRun) {
   EXPECT_EQ(WEXITSTATUS(status), 7);
 }
 
-// The kernel's interpreter, as far as a filter of ours goes.
-uint32_t evaluate(const std::vector<sock_filter>& program, const seccomp_data& data) {
-  uint32_t accumulator = 0;
-  for (size_t at = 0; at < program.size(); ++at) {
-    const sock_filter& now = program[at];
-    auto branch = [&](bool taken) { at += taken ? now.jt : now.jf; };
-    switch (now.code) {
-      case BPF_LD | BPF_W | BPF_ABS:
-        memcpy(&accumulator, reinterpret_cast<const char*>(&data) + now.k, sizeof accumulator);
-        break;
-      case BPF_ALU | BPF_AND | BPF_K:
-        accumulator &= now.k;
-        break;
-      case BPF_JMP | BPF_JA:
-        at += now.k;
-        break;
-      case BPF_JMP | BPF_JEQ | BPF_K:
-        branch(accumulator == now.k);
-        break;
-      case BPF_JMP | BPF_JGT | BPF_K:
-        branch(accumulator > now.k);
-        break;
-      case BPF_JMP | BPF_JGE | BPF_K:
-        branch(accumulator >= now.k);
-        break;
-      case BPF_RET | BPF_K:
-        return now.k;
-      default:
-        ADD_FAILURE() << "an instruction that this knows nothing of: " << now.code;
-        return 0;
-    }
-  }
-  ADD_FAILURE() << "the program has no end";
-  return 0;
-}
-
 // What the data say, read as naively as can be.
 class Oracle {
  public:
@@ -418,7 +376,7 @@ TEST_P(EachProfile, TheProgramSaysWhatTheDataSay) {
     data.nr = nr;
     data.arch = arch;
     data.args[argument] = value;
-    ASSERT_EQ(evaluate(program, data), oracle.answer(data))
+    ASSERT_EQ(answerOf(program, data), oracle.answer(data))
         << "call " << nr << ", argument " << argument << " = " << value;
   };
   for (int nr = -2; nr < 1100; ++nr) {
@@ -451,7 +409,7 @@ TEST_P(EachProfile, TheProgramSaysWhatTheDataSay) {
           seccomp_data data = {nr, AUDIT_ARCH_X86_64, 0, {}};
           data.args[refused.index] = refused.value;
           data.args[other] = value;
-          ASSERT_EQ(evaluate(program, data), oracle.answer(data)) << nr << " " << value;
+          ASSERT_EQ(answerOf(program, data), oracle.answer(data)) << nr << " " << value;
         }
       }
     }
@@ -484,6 +442,23 @@ TEST_P(EachProfile, LetsNoNamespaceBeMade) {
   }
   int ioctlAnswer = GetParam() == "tuned" ? ENOTTY : EPERM;
   EXPECT_EQ(errnoUnder(GetParam(), SYS_ioctl, 9999, TIOCSTI, 0), ioctlAnswer);
+}
+
+TEST(Answer, IsNeverFoundOutOfBounds) {
+  seccomp_data data = {};
+  auto answer = [&](std::vector<sock_filter> program) { return answerOf(program, data); };
+  auto load = [](uint32_t offset) {
+    return std::vector<sock_filter>{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offset),
+                                    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  };
+  EXPECT_EQ(answer(load(sizeof(data) - 4)), SECCOMP_RET_ALLOW);
+  EXPECT_EQ(answer(load(sizeof(data) - 3)), SECCOMP_RET_KILL_PROCESS);
+  EXPECT_EQ(answer(load(UINT32_MAX)), SECCOMP_RET_KILL_PROCESS);
+  EXPECT_EQ(answer({}), SECCOMP_RET_KILL_PROCESS);
+  EXPECT_EQ(answer({BPF_JUMP(BPF_JMP | BPF_JA, UINT32_MAX, 0, 0)}), SECCOMP_RET_KILL_PROCESS);
+  EXPECT_EQ(
+      answer({BPF_STMT(BPF_LD | BPF_W | BPF_IMM, 0), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)}),
+      SECCOMP_RET_KILL_PROCESS);
 }
 
 TEST(Profiles, AreAsShortAsTheyShouldBe) {
