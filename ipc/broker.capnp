@@ -123,6 +123,10 @@ struct SandboxSpec {
   seccomp @6 :Text;
   # The profile of the workload: "" = `default`, or `default`, `tuned`, `build`.
   # Refused for a runtime that is no sandbox.
+  explain @7 :Bool;
+  # Its programs are to be explained: vm-agent's own filter asks where it refuses
+  # otherwise, or whoever explains would not hear of the calls that both refuse.
+  # A vm-agent that was taken over can lift it (docs/threat-model.md).
 }
 
 struct SeccompProfile {
@@ -401,10 +405,11 @@ interface AgentPort {
   # A page: the owner's sandboxes whose names come after `after`, in the order of
   # names; at most `most`, and never more than 500 (0 = 500).
   runtimes @3 () -> (runtimes :List(RuntimeInfo), profiles :List(SeccompProfile));
-  beginExec @4 (owner :Owner, name :Text, token :Text, exec :ExecLimits) -> (status :Status, sandbox :Sandbox, stream :Stream, exec :UInt32, before :List(Counter), sharedWith :UInt32, runtime :Text, limits :Limits);
+  beginExec @4 (owner :Owner, name :Text, token :Text, exec :ExecLimits) -> (status :Status, sandbox :Sandbox, stream :Stream, exec :UInt32, before :List(Counter), sharedWith :UInt32, runtime :Text, limits :Limits, seccomp :Text, asks :Bool);
   # attach, and Sandbox.beginExec with a stream, in one: most of what an exec in
-  # a live sandbox costs is messages between processes. `runtime` and `limits`
-  # are the sandbox's.
+  # a live sandbox costs is messages between processes. `runtime`, `limits` and
+  # `seccomp` (the name of the workload's profile, "" = none) are the sandbox's;
+  # `asks`: it was made with `explain`.
 }
 
 interface Stream {

@@ -10,15 +10,9 @@
 
 namespace cordon::ipc {
 
-namespace {
-
-constexpr size_t kKernelMaxFds = 253;  // SCM_MAX_FD
-
-}  // namespace
-
 SendResult sendWithFds(int socket, kj::ArrayPtr<const kj::byte> data, kj::ArrayPtr<const int> fds) {
   KJ_REQUIRE(data.size() > 0, "descriptors need at least one byte to ride on");
-  KJ_REQUIRE(fds.size() <= kKernelMaxFds);
+  KJ_REQUIRE(fds.size() <= kMostFdsAtOnce);
 
   iovec io = {const_cast<kj::byte*>(data.begin()), data.size()};
   msghdr message = {};
@@ -68,9 +62,9 @@ SendResult sendWithFds(int socket, kj::ArrayPtr<const kj::byte> data, kj::ArrayP
 }
 
 kj::Maybe<Received> receiveWithFds(int socket, kj::ArrayPtr<kj::byte> buffer, size_t maxFds) {
-  KJ_REQUIRE(maxFds <= kKernelMaxFds);
+  KJ_REQUIRE(maxFds <= kMostFdsAtOnce);
   iovec io = {buffer.begin(), buffer.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(kKernelMaxFds * sizeof(int))];
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostFdsAtOnce * sizeof(int))];
   msghdr message = {};
   message.msg_iov = &io;
   message.msg_iovlen = 1;
@@ -110,6 +104,16 @@ kj::Maybe<Received> receiveWithFds(int socket, kj::ArrayPtr<kj::byte> buffer, si
     }
   }
   return kj::mv(received);
+}
+
+void PassedFd::attachTo(msghdr& message, int fd) {
+  message.msg_control = room;
+  message.msg_controllen = sizeof(room);
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(fd));
+  memcpy(CMSG_DATA(header), &fd, sizeof(fd));
 }
 
 SocketPair socketPair(int type) {

@@ -71,6 +71,10 @@ struct Start {
   # Cap on each of stdout and stderr, in bytes. 0: the ceiling. Wider is refused.
   stdin @10 :Bool;
   # True: a pipe fed by `stdin`; false: /dev/null.
+  explain @11 :Bool;
+  # Calls that the seccomp profile answers with an errno are asked about
+  # instead: the frame of `started` brings the listener (seccomp_unotify(2)) as
+  # its one descriptor (SCM_RIGHTS). No other frame brings any.
 }
 
 struct Stdin {

@@ -118,6 +118,16 @@ TEST(Agent, FailedSteps) {
   expectFailed(request, guest::FailStep::EXEC, EACCES);
 }
 
+TEST(Agent, ExplainsNothingWithoutAProfile) {
+  TestAgent agent;
+  auto request = shell("true");
+  request.explain = true;
+  auto outcome = agent.run(request);
+  EXPECT_TRUE(outcome.failed);
+  EXPECT_EQ(outcome.step, guest::FailStep::SECCOMP);
+  EXPECT_EQ(outcome.error, EOPNOTSUPP);
+}
+
 TEST(Agent, LimitsTooHighForTheHostAreRefused) {
   AgentOptions options;
   options.prepare = []() {

@@ -8,12 +8,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <csignal>
 #include <cstring>
 
 #include "ipc/guest.capnp.h"
+#include "vm_agent/listener.h"
 
 namespace cordon::agent {
 
@@ -99,9 +101,38 @@ void closeOthers(const ChildPlan& plan) {
   require(plan, FailStep::STDIO, syscall(SYS_close_range, 3u, UINT_MAX, CLOSE_RANGE_CLOEXEC));
 }
 
-void installFilter(const ChildPlan& plan) {
+void closeRange(const ChildPlan& plan, int first, unsigned last) {
+  if (static_cast<unsigned>(first) > last) return;
+  require(plan, FailStep::STDIO, syscall(SYS_close_range, first, last, 0));
+}
+
+Courier startCourier(const ChildPlan& plan) {
+  Courier courier;
+  if (plan.listenerSocket < 0) return courier;
+  // The agent's own descriptors have low numbers: the listener's has to be below
+  // the program's limit.
+  auto [low, high] = std::minmax(plan.failureFd, plan.listenerSocket);
+  closeRange(plan, 3, static_cast<unsigned>(low) - 1);
+  closeRange(plan, low + 1, static_cast<unsigned>(high) - 1);
+  closeRange(plan, high + 1, UINT_MAX);
+  if (int error = courier.start(plan.listenerSocket)) fail(plan, FailStep::SECCOMP, error);
+  return courier;
+}
+
+void installFilter(const ChildPlan& plan, const Courier& courier) {
   if (plan.filter.len == 0) return;
-  require(plan, FailStep::SECCOMP, syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &plan.filter));
+  bool asks = plan.listenerSocket >= 0;
+  // Once the listener was told of a call, a signal that doesn't kill must not
+  // interrupt it: the call would be made again, and counted again.
+  unsigned flags =
+      asks ? SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV : 0;
+  long listener = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &plan.filter);
+  require(plan, FailStep::SECCOMP, listener);
+  if (!asks) return;
+  // From here on until it is delivered, a refused call would never return.
+  if (int error = courier.deliver(static_cast<int>(listener))) {
+    fail(plan, FailStep::SECCOMP, error);
+  }
 }
 
 // execvpe's rules without its shell fallback.
@@ -163,6 +194,8 @@ void becomeProgram(const ChildPlan& plan) {
   umask(022);
   installStdio(plan);
   unblockSignals();
+  // Still as the agent: no program can stop it.
+  Courier courier = startCourier(plan);
   // Before the user changes: lowering needs no privilege, and the new user must
   // never have run without them.
   setLimits(plan);
@@ -178,7 +211,7 @@ void becomeProgram(const ChildPlan& plan) {
   // Last: nothing above has to be in the program's allow-list. The lookup comes
   // after it and under the program's uid, so that what it can find out is only
   // what the program could.
-  installFilter(plan);
+  installFilter(plan, courier);
   execProgram(plan);
 }
 

@@ -40,6 +40,8 @@ struct ChildPlan {
   uid_t uid = 0;
   gid_t gid = 0;
   sock_fprog filter = {};  // len 0: none
+  // Not -1: the filter asks a listener, which is to be sent there (listener.h).
+  int listenerSocket = -1;
 };
 
 struct ChildFailure {

@@ -1,13 +1,20 @@
 #include "vm_agent/config.h"
 
 #include <kj/debug.h>
+#include <linux/audit.h>
+#include <linux/seccomp.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <iterator>
 
 #include "ipc/control.h"
 #include "ipc/framing.h"
+#include "jailer/seccomp_asking.h"
 
 namespace cordon::agent {
 
@@ -23,6 +30,8 @@ std::string path(capnp::Text::Reader text) {
   return text.cStr();
 }
 
+}  // namespace
+
 std::vector<sock_filter> readFilter(int fd) {
   struct stat info;
   KJ_SYSCALL(fstat(fd, &info), "seccomp profile");
@@ -37,7 +46,21 @@ std::vector<sock_filter> readFilter(int fd) {
   return filter;
 }
 
-}  // namespace
+std::vector<sock_filter> askingFilter(std::vector<sock_filter> filter) {
+  jailer::askInsteadOfRefusing(filter);
+  // As the kernel does while the first listener is open.
+  const sock_filter oneListener[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, arch)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 0, 5),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_seccomp, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[1])),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, SECCOMP_FILTER_FLAG_NEW_LISTENER, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EBUSY),
+  };
+  filter.insert(filter.begin(), std::begin(oneListener), std::end(oneListener));
+  return filter;
+}
 
 Config readConfig(kj::ArrayPtr<const kj::byte> payload, const kj::AutoCloseFd* profile) {
   KJ_REQUIRE(payload.size() > 0 && payload.size() % sizeof(capnp::word) == 0,

@@ -36,6 +36,14 @@ struct Config {
   std::vector<sock_filter> filter;
 };
 
+// `filter` for an explained program: it asks the listener that comes with it
+// wherever `filter` refuses. A second listener, which could let calls continue
+// once the first is closed, is refused with EBUSY for good.
+std::vector<sock_filter> askingFilter(std::vector<sock_filter> filter);
+
+// A file of BPF. Throws when it is none.
+std::vector<sock_filter> readFilter(int fd);
+
 // `payload` is an AgentConfig message, `profile` null or a file of BPF. Throws
 // when either is malformed or says what can't be done.
 Config readConfig(kj::ArrayPtr<const kj::byte> payload, const kj::AutoCloseFd* profile);

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 
+#include "ipc/fdpass.h"
 #include "vm_agent/scratch.h"
 
 namespace cordon::agent {
@@ -79,6 +80,7 @@ void Exec::start(std::unique_ptr<Processes> processes) {
   // argv and env live on in the child alone.
   request_.argv = {};
   request_.env = {};
+  asking_ = {};
   if (failure.error != 0) {
     failed(failure.step, failure.error);
     state_ = State::kDone;
@@ -100,7 +102,19 @@ int Exec::makePipes(ChildEnds& ends) {
   int capacity = context_.largePipes ? kLargePipe : 0;
   if (int error = stdout_.open(ends.stdout, capacity)) return error;
   if (int error = stderr_.open(ends.stderr, 0)) return error;
+  if (request_.explain) {
+    if (int error = openListenerSocket(ends)) return error;
+  }
   if (request_.stdin) return stdin_.open(ends.stdin);
+  return 0;
+}
+
+int Exec::openListenerSocket(ChildEnds& ends) {
+  int fds[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) return errno;
+  listener_ = kj::AutoCloseFd(fds[0]);
+  ends.listener = kj::AutoCloseFd(fds[1]);
+  asking_ = askingFilter(context_.config.filter);
   return 0;
 }
 
@@ -136,8 +150,10 @@ ChildPlan Exec::plan(const ChildEnds& ends) {
   plan.switchUser = config.switchUser;
   plan.uid = request_.user.uid;
   plan.gid = request_.user.gid;
-  plan.filter.len = static_cast<unsigned short>(config.filter.size());
-  plan.filter.filter = const_cast<sock_filter*>(config.filter.data());
+  const auto& filter = request_.explain ? asking_ : config.filter;
+  plan.filter.len = static_cast<unsigned short>(filter.size());
+  plan.filter.filter = const_cast<sock_filter*>(filter.data());
+  plan.listenerSocket = ends.listener;  // -1 where there is none
   return plan;
 }
 
@@ -168,10 +184,22 @@ void Exec::failed(guest::FailStep step, int error) {
   if (stream_ != nullptr) sendFailed(*stream_, number_, step, error);
 }
 
+// The child execs only once it was sent, so here it is.
+kj::AutoCloseFd Exec::takeListener() {
+  auto socket = kj::mv(listener_);
+  if (socket.get() < 0) return nullptr;
+  kj::byte byte;
+  auto received = ipc::receiveWithFds(socket, kj::arrayPtr(&byte, 1), 1);
+  KJ_IF_MAYBE (datagram, received) {
+    if (datagram->fds.size() == 1) return kj::mv(datagram->fds[0]);
+  }
+  return nullptr;  // too many open: the frontend says that it didn't come
+}
+
 void Exec::sendStarted() {
   SmallMessage message;
   message.builder.initRoot<guest::GuestMessage>().setStarted(number_);
-  stream_->send(message.builder);
+  stream_->send(message.builder, takeListener());
 }
 
 void Exec::closePipes() {
@@ -179,6 +207,7 @@ void Exec::closePipes() {
   stdout_.abandon();
   stderr_.abandon();
   if (failure_) failure_->close();
+  listener_ = nullptr;
 }
 
 // ---------------------------------------------------------------------------

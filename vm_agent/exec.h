@@ -70,7 +70,7 @@ class Exec {
   enum class State : uint8_t { kStarting, kRunning, kFailed, kEnded, kDone };
 
   struct ChildEnds {
-    kj::AutoCloseFd stdin, stdout, stderr, failure;
+    kj::AutoCloseFd stdin, stdout, stderr, failure, listener;
   };
   int makePipes(ChildEnds& ends);
   ChildPlan plan(const ChildEnds& ends);
@@ -79,6 +79,8 @@ class Exec {
   void mainEnded(const MainEnd& end);
   void begin();
   void pumpKill(uint64_t now, uint64_t until);
+  int openListenerSocket(ChildEnds& ends);
+  kj::AutoCloseFd takeListener();
   void sendStarted();
   void sendExited();
   void closePipes();
@@ -91,6 +93,8 @@ class Exec {
   StdinPipe stdin_;
   OutputPipe stdout_, stderr_;
   std::optional<WatchedFd> failure_;
+  kj::AutoCloseFd listener_;         // explain: where the listener comes
+  std::vector<sock_filter> asking_;  // explain: the child's filter
 
   State state_ = State::kStarting;
   guest::KilledBy killedBy_ = guest::KilledBy::NOBODY;

@@ -108,6 +108,13 @@ RequestResult checkRequest(guest::Start::Reader start, const Config& config) {
     return result;
   }
 
+  request.explain = start.getExplain();
+  if (request.explain && config.filter.empty()) {
+    result.step = guest::FailStep::SECCOMP;
+    result.error = EOPNOTSUPP;
+    return result;
+  }
+
   auto user = chooseUser(start, config);
   if (user.error != 0) {
     result.step = guest::FailStep::USER;

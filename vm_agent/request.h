@@ -38,6 +38,7 @@ struct ExecRequest {
   uint64_t deadlineMs = 0;
   uint64_t outputBytes = 0;
   bool stdin = false;
+  bool explain = false;
 
   // PATH of env, or the usual directories where env has none.
   const char* searchPath() const;
@@ -50,7 +51,8 @@ struct RequestResult {
 };
 
 // EINVAL: malformed; E2BIG: too many or too long; EPERM: wider than a ceiling,
-// or (step `user`) a user that is refused; ENOENT (step `user`): no such user.
+// or (step `user`) a user that is refused; ENOENT (step `user`): no such user;
+// EOPNOTSUPP (step `seccomp`): no profile to explain.
 RequestResult checkRequest(guest::Start::Reader start, const Config& config);
 
 }  // namespace cordon::agent

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "ipc/fdpass.h"
 #include "vm_agent/output_frame.h"
 
 namespace cordon::agent {
@@ -102,10 +103,10 @@ void Stream::decode(kj::ArrayPtr<const capnp::word> frame) {
   if (failure != nullptr) close();
 }
 
-void Stream::send(capnp::MessageBuilder& message) {
+void Stream::send(capnp::MessageBuilder& message, kj::AutoCloseFd passed) {
   if (!isOpen()) return;
   auto words = ipc::frameMessage(message);
-  pushBytes(words.asBytes(), 0);
+  pushBytes(words.asBytes(), 0, kj::mv(passed));
   if (queued_ > kMostQueued) close();
 }
 
@@ -116,7 +117,7 @@ void Stream::sendPooled(std::unique_ptr<kj::byte[]> buffer, size_t bytes) {
     pushBytes(kj::arrayPtr(buffer.get(), bytes), 0);
     return pool_.give(std::move(buffer));
   }
-  push({std::move(buffer), bytes, 0, true});
+  push({std::move(buffer), bytes, 0, true, 0, nullptr});
 }
 
 // Between a program's pipe and the socket stands one of our own: what is in it
@@ -151,10 +152,10 @@ void Stream::sendMoved(kj::ArrayPtr<const kj::byte> head, size_t moved, size_t p
   if (padding > 0) pushBytes(kj::arrayPtr(zeros, padding), 0);
 }
 
-void Stream::pushBytes(kj::ArrayPtr<const kj::byte> bytes, size_t moved) {
+void Stream::pushBytes(kj::ArrayPtr<const kj::byte> bytes, size_t moved, kj::AutoCloseFd passed) {
   std::unique_ptr<kj::byte[]> copy(new kj::byte[bytes.size()]);
   memcpy(copy.get(), bytes.begin(), bytes.size());
-  push({std::move(copy), bytes.size(), 0, false, moved});
+  push({std::move(copy), bytes.size(), 0, false, moved, kj::mv(passed)});
 }
 
 size_t Stream::room() const {
@@ -210,7 +211,7 @@ bool Stream::copyMoved(Frame& frame) {
   queued_ -= frame.size;
   budget_.queued -= frame.size;
   held_ -= frame.moved;
-  frame = {std::move(copy), frame.moved};
+  frame = {std::move(copy), frame.moved, 0, false, 0, nullptr};
   return true;
 }
 
@@ -220,13 +221,20 @@ ssize_t Stream::sendBytes() {
   size_t count = 0;
   while (count < std::min(queue_.size(), kGather)) {
     const Frame& frame = queue_[count];
+    // A descriptor goes with the first byte of all that is sent at once.
+    if (count > 0 && frame.passed.get() >= 0) break;
     parts[count++] = {frame.bytes.get() + frame.sent, frame.size - frame.sent};
     if (frame.moved > 0) break;
   }
   msghdr message = {};
   message.msg_iov = parts;
   message.msg_iovlen = count;
-  return sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  kj::AutoCloseFd& passed = queue_.front().passed;
+  ipc::PassedFd beside;
+  if (passed.get() >= 0) beside.attachTo(message, passed);
+  ssize_t sent = sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent > 0) passed = nullptr;
+  return sent;
 }
 
 void Stream::sent(size_t bytes) {

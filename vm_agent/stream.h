@@ -20,7 +20,8 @@ struct Frame {
   size_t size = 0;
   size_t sent = 0;
   bool pooled = false;
-  size_t moved = 0;  // bytes of the stream's own pipe that follow these
+  size_t moved = 0;        // bytes of the stream's own pipe that follow these
+  kj::AutoCloseFd passed;  // goes with the first byte
 
   size_t memory() const;
 };
@@ -65,8 +66,9 @@ class Stream {
   ~Stream() noexcept(false);
   KJ_DISALLOW_COPY(Stream);
 
-  // Messages other than output: always queued, they are few and small.
-  void send(capnp::MessageBuilder& message);
+  // Messages other than output: always queued, they are few and small. `passed`
+  // goes with it, if there is one.
+  void send(capnp::MessageBuilder& message, kj::AutoCloseFd passed = nullptr);
   // A complete output frame in a buffer of the pool.
   void sendPooled(std::unique_ptr<kj::byte[]> buffer, size_t bytes);
   // Takes up to `most` bytes out of a pipe without copying them; 0: none, since
@@ -91,7 +93,8 @@ class Stream {
   void readFrames();
   void decode(kj::ArrayPtr<const capnp::word> frame);
   void push(Frame frame);
-  void pushBytes(kj::ArrayPtr<const kj::byte> bytes, size_t moved);
+  void pushBytes(kj::ArrayPtr<const kj::byte> bytes, size_t moved,
+                 kj::AutoCloseFd passed = nullptr);
   bool makePipe();
   void flush();
   ssize_t sendBytes();

@@ -121,6 +121,7 @@ void TestStream::start(uint32_t exec, const Request& request) {
     start.setDeadlineMs(request.deadlineMs);
     start.setOutputBytes(request.outputBytes);
     start.setStdin(request.stdin);
+    start.setExplain(request.explain);
   });
 }
 

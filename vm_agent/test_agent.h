@@ -52,7 +52,7 @@ struct Request {
   std::string user;
   uint64_t fileSizeBytes = 0, cpuTimeMs = 0, deadlineMs = 0, outputBytes = 0;
   uint32_t files = 0;
-  bool stdin = false;
+  bool stdin = false, explain = false;
 };
 
 Request shell(const std::string& script);

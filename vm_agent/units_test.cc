@@ -1,8 +1,14 @@
-// The agent's parts that need no process: output accounting, output frames,
-// users, the search for a file of a size, the end of stdin.
+// The agent's parts that need no agent: the filter of an explained program,
+// output accounting, output frames, users, the search for a file of a size, the
+// end of stdin.
 #include <capnp/serialize.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +20,7 @@
 #include <string>
 
 #include "ipc/framing.h"
+#include "vm_agent/config.h"
 #include "vm_agent/output.h"
 #include "vm_agent/output_frame.h"
 #include "vm_agent/scratch.h"
@@ -21,6 +28,55 @@
 
 namespace cordon::agent {
 namespace {
+
+// ---- The filter of an explained program ------------------------------------
+
+// errno of a call under `filter`, with nobody who listens; -1: not loaded.
+int errnoUnder(std::vector<sock_filter> filter, long number, long a = 0, long b = 0, long c = 0) {
+  pid_t child = fork();
+  if (child == 0) {
+    sock_fprog load = {static_cast<unsigned short>(filter.size()), filter.data()};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &load) != 0) _exit(255);
+    _exit(syscall(number, a, b, c) < 0 ? errno : 0);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) && WEXITSTATUS(status) != 255 ? WEXITSTATUS(status) : -1;
+}
+
+TEST(AskingFilter, AsksWhereTheProfileRefuses) {
+  const std::vector<sock_filter> profile = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getpriority, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EXDEV),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sync, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  EXPECT_EQ(errnoUnder(profile, SYS_getpriority), EXDEV);
+  auto asking = askingFilter(profile);
+  EXPECT_EQ(errnoUnder(asking, SYS_getpriority), ENOSYS);
+  EXPECT_EQ(errnoUnder(asking, SYS_getpgid), 0);
+  EXPECT_EQ(errnoUnder(asking, SYS_sync), -1);
+}
+
+TEST(AskingFilter, RefusesASecondListener) {
+  const std::vector<sock_filter> all = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  auto asking = askingFilter(all);
+  sock_filter pass = all[0];
+  const sock_fprog another = {1, &pass};
+  auto load = [&](long flags) {
+    return errnoUnder(asking, SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags,
+                      reinterpret_cast<long>(&another));
+  };
+  EXPECT_EQ(load(0), 0);
+  EXPECT_EQ(load(SECCOMP_FILTER_FLAG_LOG), 0);
+  for (long high : {0L, 1L << 32}) {
+    EXPECT_EQ(load(high | SECCOMP_FILTER_FLAG_NEW_LISTENER), EBUSY);
+    EXPECT_EQ(load(high | SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_LOG), EBUSY);
+  }
+}
 
 // ---- OutputAccount ---------------------------------------------------------
 
