@@ -13,7 +13,8 @@ namespace cordon::ipc {
 
 enum class ControlKind : uint32_t {
   // First datagram, exactly once. fds: none, or [0] = the workload's seccomp
-  // profile as raw BPF (struct sock_filter[]) in a sealed memfd.
+  // profile as raw BPF (struct sock_filter[]) in a sealed memfd, and maybe [1] =
+  // likewise the agent's own, which it loads at once (else whoever started it did).
   kConfig = 1,
   // fds: [0] = one end of a SOCK_STREAM socketpair; the other end is a
   // frontend's. The agent greets with `hello`.

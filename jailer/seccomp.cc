@@ -17,6 +17,8 @@
 #include <memory>
 #include <vector>
 
+#include "jailer/seccomp_answer.h"
+#include "jailer/seccomp_asking.h"
 #include "jailer/seccomp_profile.h"
 
 #ifndef __x86_64__
@@ -302,6 +304,15 @@ CompiledProfile compileProfile(const std::string& name, const Profile& profile) 
 
 CompiledProfile compileAgentProfile() {
   return compileProfile("agent", agentProfile());
+}
+
+CompiledProfile compileAskingAgentProfile() {
+  auto compiled = compileAgentProfile();
+  auto program = programOf(compiled);
+  askInsteadOfRefusing(program);
+  compiled.name = "agent (asks)";
+  compiled.bpf = sealProgram("agent-asks", program);
+  return compiled;
 }
 
 }  // namespace cordon::jailer

@@ -33,6 +33,9 @@ CompiledProfile compileProfile(const std::string& name, const Profile& profile);
 
 // The agent's own, as agentFilterAsOciJson().
 CompiledProfile compileAgentProfile();
+// For sandboxes whose programs are explained: asks where that refuses
+// (seccomp_asking.h), since nobody is asked about what it refuses.
+CompiledProfile compileAskingAgentProfile();
 
 // The agent's own filter as the `linux.seccomp` object of an OCI configuration
 // (JSON text): the default profile plus what vm-agent itself needs (clone3 for

@@ -76,6 +76,9 @@ struct CreateRequest {
   std::string directory;         // exists, empty, root-owned 0711: bundle and state
   const Image* image = nullptr;  // null for `host`; outlives create()
   broker::ResolvedLimits limits;
+  // Programs are to be explained: the agent's own filter asks where it refuses
+  // otherwise (jailer/seccomp_asking.h).
+  bool explain = false;
   IdRange ids;
   broker::SandboxCgroups* cgroups = nullptr;  // null for `host`; outlives create()
   // With a core scheduling cookie of its own; a create that can't give it one
@@ -119,6 +122,8 @@ class Runtime {
   virtual bool needsImage() const = 0;
   // Whether limits.rootBytes may be other than 0.
   virtual bool canWriteRoot() const { return false; }
+  // create() can't put on the filter that `explain` wants: the agent does.
+  virtual bool agentLoadsAskingFilter() const { return false; }
   // Asked at start and cached; asked again when it said no.
   virtual kj::Promise<Probe> probe() = 0;
   // Resolves when init runs (the registry then waits for the agent's hello).

@@ -1,9 +1,11 @@
 #include "vm_agent/agent.h"
 
 #include <kj/debug.h>
+#include <linux/seccomp.h>
 #include <malloc.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,6 +36,12 @@ constexpr uint64_t kKillBudgetUs = 20 * 1000;
 constexpr uint64_t kLeftOverRetryUs = 20 * 1000;
 constexpr uint64_t kTrimAfterUs = 200 * 1000;
 constexpr uint64_t kEndGraceUs = 3 * 1000 * 1000;
+
+void loadFilter(std::vector<sock_filter> filter) {
+  const sock_fprog load = {static_cast<unsigned short>(filter.size()), filter.data()};
+  KJ_SYSCALL(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+  KJ_SYSCALL(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &load), "our own filter");
+}
 
 }  // namespace
 
@@ -87,8 +95,11 @@ void Agent::end(int code) {
 // ---------------------------------------------------------------------------
 // Control
 
-void Agent::onConfig(kj::ArrayPtr<const kj::byte> payload, const kj::AutoCloseFd* profile) {
-  config_ = readConfig(payload, profile);
+void Agent::onConfig(kj::ArrayPtr<const kj::byte> payload,
+                     const std::vector<kj::AutoCloseFd>& filters) {
+  // Before a byte of anybody else's is read.
+  if (filters.size() > 1) loadFilter(readFilter(filters[1]));
+  config_ = readConfig(payload, filters.empty() ? nullptr : &filters[0]);
   if (config_->join == guest::JoinMode::SUBREAPER) {
     // Only for what a killed subreaper leaves behind.
     KJ_SYSCALL(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0));

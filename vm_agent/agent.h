@@ -41,7 +41,8 @@ class Agent final : public ControlHandler, public StreamOwner {
     bool killing = false;
   };
 
-  void onConfig(kj::ArrayPtr<const kj::byte> payload, const kj::AutoCloseFd* profile) override;
+  void onConfig(kj::ArrayPtr<const kj::byte> payload,
+                const std::vector<kj::AutoCloseFd>& filters) override;
   void onStream(kj::AutoCloseFd fd) override;
   void onLeaf(uint32_t exec, std::vector<kj::AutoCloseFd> fds, bool complete) override;
   void onForget(uint32_t exec) override;

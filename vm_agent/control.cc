@@ -45,10 +45,10 @@ bool Control::receiveOne() {
   auto& fds = received.fds;
   bool known = true;
   if (!configured_) {
-    known = header.kind == ipc::ControlKind::kConfig && !received.truncated && fds.size() <= 1;
+    known = header.kind == ipc::ControlKind::kConfig && !received.truncated && fds.size() <= 2;
     if (known) {
       configured_ = true;
-      handler_.onConfig(buffer.slice(sizeof(header), bytes), fds.empty() ? nullptr : &fds[0]);
+      handler_.onConfig(buffer.slice(sizeof(header), bytes), fds);
     }
   } else if (header.kind == ipc::ControlKind::kStream) {
     // Without its descriptor (too many open) the frontend sees EOF and asks again.

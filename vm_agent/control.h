@@ -13,7 +13,9 @@ namespace cordon::agent {
 class ControlHandler {
  public:
   // Exactly once, and before everything else.
-  virtual void onConfig(kj::ArrayPtr<const kj::byte> payload, const kj::AutoCloseFd* profile) = 0;
+  // `filters`: as ipc/control.h has them.
+  virtual void onConfig(kj::ArrayPtr<const kj::byte> payload,
+                        const std::vector<kj::AutoCloseFd>& filters) = 0;
   virtual void onStream(kj::AutoCloseFd fd) = 0;
   // `complete` false: some descriptors were lost (this process has too many).
   virtual void onLeaf(uint32_t exec, std::vector<kj::AutoCloseFd> fds, bool complete) = 0;

@@ -62,6 +62,8 @@ class AgentPort final : public rpc::AgentPort::Server {
                                              params.getToken())) {
         answer(results, broker::beginExec(*sandbox, *peer_, params.getExec(), true));
         results.setRuntime(sandbox->entry.runtime);
+        if (sandbox->profile != nullptr) results.setSeccomp(sandbox->profile->name);
+        results.setAsks(sandbox->spec.explain);
         write(results.initLimits(), sandbox->spec.limits);
         results.setSandbox(port(kj::addRef(*sandbox)));
       } else {

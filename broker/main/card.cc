@@ -56,7 +56,9 @@ void writeService(rpc::BoundaryCard::Builder out, Sandbox& sandbox, const Servic
   out.setServiceFilters(own.value.seccompFilters.value_or(0));
   out.setServiceRefusedCalls(services.refusedCalls);
   if (!sandbox.runtime->isSandbox()) return;
-  write(out.initAgentProfile(), services.agentProfile);
+  auto agent = services.agentProfile;
+  if (sandbox.spec.explain) agent.name += " (asks)";
+  write(out.initAgentProfile(), agent);
   out.setWorkloadFilters(sandbox.profile == nullptr ? 0 : 1);
 }
 

@@ -23,7 +23,8 @@ ControlChannel::ControlChannel() {
   agentEnd_ = kj::mv(pair.b);
 }
 
-ipc::SendResult ControlChannel::sendConfig(capnp::MessageBuilder& config, int bpf) {
+ipc::SendResult ControlChannel::sendConfig(capnp::MessageBuilder& config,
+                                           kj::ArrayPtr<const int> filters) {
   if (end_.get() < 0) return ipc::SendResult::kPeerGone;
   auto words = capnp::messageToFlatArray(config);
   auto body = words.asBytes();
@@ -32,8 +33,7 @@ ipc::SendResult ControlChannel::sendConfig(capnp::MessageBuilder& config, int bp
   KJ_REQUIRE(datagram.size() <= ipc::kMaxControlBytes, "configuration too large", body.size());
   memcpy(datagram.begin(), &header, sizeof(header));
   memcpy(datagram.begin() + sizeof(header), body.begin(), body.size());
-  return ipc::sendWithFds(end_.get(), datagram,
-                          kj::arrayPtr(&bpf, bpf >= 0 ? size_t{1} : size_t{0}));
+  return ipc::sendWithFds(end_.get(), datagram, filters);
 }
 
 ipc::SendResult ControlChannel::sendStream(int fd) {

@@ -17,8 +17,8 @@ class ControlChannel {
   ControlChannel();
   kj::AutoCloseFd takeAgentEnd() { return kj::mv(agentEnd_); }
 
-  // First and once. `bpf` is the workload's seccomp profile, -1 for none.
-  ipc::SendResult sendConfig(capnp::MessageBuilder& config, int bpf);
+  // First and once. `filters`: as ipc/control.h has them.
+  ipc::SendResult sendConfig(capnp::MessageBuilder& config, kj::ArrayPtr<const int> filters);
   ipc::SendResult sendStream(int fd);
   ipc::SendResult sendExec(uint32_t exec, const std::vector<int>& fds);
   ipc::SendResult sendForget(uint32_t exec);

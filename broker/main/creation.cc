@@ -3,6 +3,7 @@
 #include <capnp/message.h>
 #include <errno.h>
 #include <kj/debug.h>
+#include <kj/vector.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -48,6 +49,7 @@ runtimes::CreateRequest requestOf(Sandbox& sandbox) {
   request.directory = sandbox.entry.directory;
   request.image = sandbox.image.get();
   request.limits = sandbox.spec.limits;
+  request.explain = sandbox.spec.explain;
   request.ids = sandbox.ids();
   KJ_IF_MAYBE (cgroups, sandbox.cgroups) {
     request.cgroups = cgroups->get();
@@ -206,6 +208,12 @@ Creation::Result Creation::chooseProfile(Sandbox& sandbox) {
   };
   auto& asked = sandbox.spec.seccomp;
   if (!sandbox.runtime->isSandbox()) {
+    if (sandbox.spec.explain) {
+      auto refused = failure(rpc::Reason::UNSUPPORTED,
+                             sandbox.entry.runtime + " refuses no call: there is nothing to list");
+      refused.subject = "explain";
+      return Result(kj::mv(refused));
+    }
     if (asked.empty()) return nullptr;
     return refuse(rpc::Reason::SECCOMP_NOT_APPLIED,
                   sandbox.entry.runtime + " is no sandbox and puts no seccomp profile on programs");
@@ -300,9 +308,13 @@ kj::Promise<Creation::Result> Creation::queueControl(Job& job) {
   writeAgentConfig(message.initRoot<guest::AgentConfig>(),
                    {sandbox.spec, *sandbox.runtime, sandbox.image.get(), cgroups, sandbox.name(),
                     sandbox.entry.directory});
-  int bpf = sandbox.profile == nullptr ? -1 : sandbox.profile->bpf;
+  kj::Vector<int> filters;
+  if (sandbox.profile != nullptr && sandbox.profile->bpf >= 0) filters.add(sandbox.profile->bpf);
+  if (sandbox.spec.explain && sandbox.runtime->agentLoadsAskingFilter()) {
+    filters.add(services_.askingAgentFilter);
+  }
   auto stream = ipc::socketPair(SOCK_STREAM | SOCK_NONBLOCK);
-  if (control.sendConfig(message, bpf) != ipc::SendResult::kSent ||
+  if (control.sendConfig(message, filters) != ipc::SendResult::kSent ||
       control.sendStream(stream.b.get()) != ipc::SendResult::kSent) {
     return Result(failure(rpc::Reason::HOST_LIMIT, "the control socket takes no message"));
   }

@@ -89,10 +89,11 @@ kj::Promise<int> stopSignal(kj::UnixEventPort& port) {
 
 std::vector<kj::Own<runtimes::Runtime>> makeRuntimes(Children& children, kj::Timer& timer,
                                                      CgroupTree& cgroups, const Options& options,
-                                                     const std::string& vmAgent, int agentFilter) {
+                                                     const std::string& vmAgent,
+                                                     runtimes::JailFilters filters) {
   std::vector<kj::Own<runtimes::Runtime>> result;
   result.push_back(
-      runtimes::makeJailRuntime(children, timer, cgroups, {options.jailer, vmAgent, agentFilter}));
+      runtimes::makeJailRuntime(children, timer, cgroups, {options.jailer, vmAgent, filters}));
   result.push_back(runtimes::makeRuncRuntime(
       children, timer, cgroups,
       {options.runc, static_cast<int>(options.runcSeconds) * kj::SECONDS}));
@@ -176,9 +177,10 @@ int serve(const Options& options) {
                                                           : cgroups->describe());
   auto ledger = openLedger(options, state, timer, clock);
   auto agentFilter = jailer::compileAgentProfile();
-  RuntimeSet runtimes(
-      makeRuntimes(children, timer, *cgroups, options, place.vmAgent(), agentFilter.bpf),
-      defaultRuntime(options));
+  auto askingAgentFilter = jailer::compileAskingAgentProfile();
+  RuntimeSet runtimes(makeRuntimes(children, timer, *cgroups, options, place.vmAgent(),
+                                   {agentFilter.bpf, askingAgentFilter.bpf}),
+                      defaultRuntime(options));
   auto images =
       runtimes::ImageStore::open(place.images(), options.imageDirs, place.vmAgent(), timer);
   auto profiles = compileProfiles();
@@ -196,6 +198,7 @@ int serve(const Options& options) {
                     place.sandboxes(),
                     options.allowHostRuntime};
   services.agentProfile = inShort(agentFilter);
+  services.askingAgentFilter = askingAgentFilter.bpf;
   services.refusedCalls = static_cast<uint32_t>(hardened.refusedCalls);
   services.namespaces = namespaces;
   Registry registry(options.maxSandboxes, options.maxSandboxesPerOwner);

@@ -40,6 +40,7 @@ struct Services {
   LeafBudget leaves = LeafBudget::ofThisProcess();
   // For the boundary card.
   WorkloadProfile agentProfile = {};  // the agent's own filter
+  int askingAgentFilter = -1;         // a sealed memfd; not ours to close
   uint32_t refusedCalls = 0;          // by the broker's own filter
   NamespaceInodes namespaces = ownNamespaces();
 };

@@ -73,6 +73,7 @@ kj::OneOf<ValidSpec, Failure> validateSpec(rpc::SandboxSpec::Reader asked,
     return badName("seccomp", "the seccomp profile's name is no name");
   }
   spec.seccomp = std::string(seccomp);
+  spec.explain = asked.getExplain();
 
   auto ttl = time(asked.getTtlMs(), kDefaultTtlMs, "ttlMs");
   if (ttl.is<Failure>()) return ttl.get<Failure>();

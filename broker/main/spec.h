@@ -18,6 +18,7 @@ struct ValidSpec {
   std::string image;     // "" = host-usr
   std::string hostname;  // "" = the sandbox's name
   std::string seccomp;   // "" = the default
+  bool explain = false;
   ResolvedLimits limits;
   kj::Duration ttl = 0 * kj::SECONDS;
   kj::Duration idle = 0 * kj::SECONDS;

@@ -102,7 +102,7 @@ class JailRuntime final : public Runtime {
     if (agent_.get() >= 0) return;
     // Nobody inside can read it, and it can't be dumped from its first instruction.
     agent_ = sealedFile("vm-agent", wholeFile(options_.vmAgent), 0111);
-    parts_ = {agent_.get(), options_.filter,
+    parts_ = {agent_.get(), options_.filters,
               static_cast<unsigned>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF)))};
   }
 
@@ -111,7 +111,7 @@ class JailRuntime final : public Runtime {
   const broker::CgroupTree& cgroups_;
   JailOptions options_;
   kj::AutoCloseFd agent_;
-  JailParts parts_{-1, -1, 1};
+  JailParts parts_{-1, {}, 1};
 };
 
 }  // namespace

@@ -13,10 +13,16 @@
 
 namespace cordon::runtimes {
 
+// The agent's, in sealed memfds; they outlive the runtime.
+struct JailFilters {
+  int refusing = -1;
+  int asking = -1;  // for CreateRequest::explain
+};
+
 struct JailOptions {
   std::string jailer;   // absolute path of cordon-jailer
   std::string vmAgent;  // absolute path; copied once, before the first sandbox
-  int filter = -1;      // sealed memfd, the agent's filter; outlives the runtime
+  JailFilters filters;
   // How long the jailer may take until it is killed (runtimeTimeout).
   kj::Duration createTimeout = 10 * kj::SECONDS;
 };

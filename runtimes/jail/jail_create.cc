@@ -97,12 +97,13 @@ kj::Own<broker::Child> JailCreate::start() {
   broker::SpawnSpec spawn;
   spawn.program = options_.jailer;
   spawn.argv = {"cordon-jailer"};
-  spawn.fds = {{request_.control.get(), jailer::kControlFd},
-               {spec.get(), jailer::kSpecFd},
-               {theirs.get(), jailer::kStatusFd},
-               {root.get(), jailer::kRootFd},
-               {parts_.agent, jailer::kAgentFd},
-               {parts_.filter, jailer::kFilterFd}};
+  spawn.fds = {
+      {request_.control.get(), jailer::kControlFd},
+      {spec.get(), jailer::kSpecFd},
+      {theirs.get(), jailer::kStatusFd},
+      {root.get(), jailer::kRootFd},
+      {parts_.agent, jailer::kAgentFd},
+      {request_.explain ? parts_.filters.asking : parts_.filters.refusing, jailer::kFilterFd}};
   int target = jailer::kFirstCgroupFd;
   for (auto& fd : cgroup) spawn.fds.emplace_back(fd.get(), target++);
   if (ns >= 0) spawn.fds.emplace_back(ns, target++);

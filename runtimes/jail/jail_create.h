@@ -12,8 +12,8 @@ namespace cordon::runtimes {
 
 // Descriptors that all sandboxes have in common.
 struct JailParts {
-  int agent;   // sealed memfd, 0111
-  int filter;  // sealed memfd
+  int agent;  // sealed memfd, 0111
+  JailFilters filters;
   unsigned cpus;
 };
 

@@ -29,7 +29,7 @@ class Jail : public RuntimeFixture {
   void SetUp() override {
     RuntimeFixture::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    options_ = {CORDON_TEST_JAILER, agent_, filter_.bpf.get(), 20 * kj::SECONDS};
+    options_ = {CORDON_TEST_JAILER, agent_, {filter_.bpf.get(), -1}, 20 * kj::SECONDS};
   }
 
   Stream connect() { return Stream(openStream()); }

@@ -153,7 +153,7 @@ void writeLinux(JsonWriter& json, const BundleInput& input) {
   json.key("devices").beginArray().endArray();  // the default six alone
   json.field("maskedPaths", maskedPaths(input.cpus));
   json.field("readonlyPaths", readOnlyPaths());
-  json.key("seccomp").raw(input.seccomp);
+  if (!input.seccomp.empty()) json.key("seccomp").raw(input.seccomp);
   json.endObject();
 }
 

@@ -23,7 +23,7 @@ struct BundleInput {
   uint64_t hardFiles = 0;           // our own hard RLIMIT_NOFILE
   uint64_t hardCore = 0;            // our own hard RLIMIT_CORE
   unsigned cpus = 1;                // possible CPUs of the host (masked paths)
-  std::string seccomp;              // linux.seccomp as JSON
+  std::string seccomp;              // linux.seccomp as JSON; "" = none
 };
 
 // The text of config.json.

@@ -44,6 +44,7 @@ class RuncRuntime final : public Runtime {
   bool isSandbox() const override { return true; }
   bool needsCgroups() const override { return true; }
   bool needsImage() const override { return true; }
+  bool agentLoadsAskingFilter() const override { return true; }
 
   kj::Promise<Probe> probe() override {
     return probeRunc(children_, timer_, cgroups_, options_.runc).then([this](Probe probe) {
@@ -89,7 +90,9 @@ class RuncRuntime final : public Runtime {
     input.hardFiles = hardLimit(RLIMIT_NOFILE);
     input.hardCore = hardLimit(RLIMIT_CORE);
     input.cpus = static_cast<unsigned>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF)));
-    input.seccomp = seccomp_;
+    // runc knows no filter that asks without a listener of its own: the agent
+    // loads it, before it reads anything but its configuration.
+    if (!request.explain) input.seccomp = seccomp_;
     return input;
   }
 
