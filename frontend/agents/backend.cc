@@ -1,5 +1,10 @@
 #include "frontend/agents/backend.h"
 
+#include <algorithm>
+
+#include "jailer/seccomp_answer.h"
+#include "jailer/seccomp_profile.h"
+
 namespace cordon::agents {
 namespace {
 
@@ -35,6 +40,17 @@ void Backend::start(const std::string& brokerPath) {
 void Backend::stop() {
   tasks_ = nullptr;
   link = nullptr;
+}
+
+Program Backend::profile(const std::string& name) {
+  const auto& names = jailer::profileNames();
+  if (std::find(names.begin(), names.end(), name) == names.end()) return nullptr;
+  auto& program = profiles_[name];
+  if (program == nullptr) {
+    program = std::make_shared<const std::vector<sock_filter>>(
+        jailer::programOf(jailer::compileProfile(name)));
+  }
+  return program;
 }
 
 void Backend::taskFailed(kj::Exception&& exception) {

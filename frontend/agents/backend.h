@@ -9,6 +9,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "frontend/agents/descriptor_bin.h"
+#include "frontend/agents/listener.h"
 #include "frontend/link/broker_link.h"
 #include "frontend/link/loop_thread.h"
 
@@ -37,6 +39,11 @@ struct Backend final : private kj::TaskSet::ErrorHandler {
   std::shared_ptr<spdlog::logger> log;
   kj::Maybe<kj::Own<link::BrokerLink>> link;
   LeftRunning leftRunning;
+  DescriptorBin bin;
+  ExplainSlots explainSlots;
+  // The seccomp profile of that name; null when there is none. Compiled when it
+  // is first asked for (3 ms).
+  Program profile(const std::string& name);
 
   // On the loop: connects to the broker, and ends all there is.
   void start(const std::string& brokerPath);
@@ -55,6 +62,7 @@ struct Backend final : private kj::TaskSet::ErrorHandler {
   void taskFailed(kj::Exception&& exception) override;
 
   kj::Maybe<kj::Own<kj::TaskSet>> tasks_;
+  std::unordered_map<std::string, Program> profiles_;
 };
 
 }  // namespace cordon::agents

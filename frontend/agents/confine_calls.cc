@@ -1,7 +1,9 @@
 // The frontend's allow-list. Found by tracing it through its tests; what stands
 // here besides is marked so.
 #include <fcntl.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
@@ -52,6 +54,10 @@ std::vector<SyscallGroup> allowed() {
        {{2, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY}}},
       {"the same", {"newfstatat", "lseek"}},
       {"limits, to be read", {"prlimit64"}, {{2, jailer::kAll64, 0}}},
+      {"calls of an explained program: what the kernel asks is taken and answered",
+       {"ioctl"},
+       {{1, kLow32, SECCOMP_IOCTL_NOTIF_RECV}, {1, kLow32, SECCOMP_IOCTL_NOTIF_SEND}}},
+      {"whether it is the kernel that asks: the name of a descriptor", {"readlink"}},
       {"which machine, which CPU", {"uname", "getcpu"}},
       {"randomness: hash seeds of gRPC", {"getrandom"}},
   };

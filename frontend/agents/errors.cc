@@ -95,6 +95,15 @@ CallError fromException(const kj::Exception& exception) {
   }
 }
 
+CallError guestProtocol(const std::string& why) {
+  return {grpc::StatusCode::INTERNAL,
+          "GUEST_PROTOCOL",
+          "",
+          "the sandbox's agent broke the protocol: " + why,
+          0,
+          0};
+}
+
 CallError brokerUnavailable() {
   return {
       grpc::StatusCode::UNAVAILABLE, "BROKER_UNAVAILABLE", "", "the broker is not reachable", 0, 0};

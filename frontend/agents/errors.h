@@ -31,6 +31,9 @@ CallError fromStatus(rpc::Status::Reader status);
 // it never reaches a client.
 CallError fromException(const kj::Exception& exception);
 
+// The sandbox's agent broke the protocol.
+CallError guestProtocol(const std::string& why);
+
 // There is no connection to the broker.
 CallError brokerUnavailable();
 

@@ -25,15 +25,6 @@ capnp::Data::Reader toData(const std::string& text) {
   return {reinterpret_cast<const kj::byte*>(text.data()), text.size()};
 }
 
-CallError guestProtocol(const std::string& why) {
-  return {grpc::StatusCode::INTERNAL,
-          "GUEST_PROTOCOL",
-          "",
-          "the sandbox's agent broke the protocol: " + why,
-          0,
-          0};
-}
-
 }  // namespace
 
 ExecCall::ExecCall(Backend& backend, ExecReactor& reactor, OpenRequest request,
@@ -55,7 +46,7 @@ void ExecCall::startProgram() {
   auto& stream = *stream_.emplace(
       kj::heap<GuestStream>(static_cast<GuestSink&>(*this), exec_, open_.exec.withStdin));
   auto& io = *io_.emplace(kj::heap<GuestIo>(backend_.loop.io().unixEventPort, kj::mv(fd_), stream,
-                                            static_cast<GuestIo::Owner&>(*this)));
+                                            static_cast<GuestIo::Owner&>(*this), backend_.bin));
   startedAt_ = steady_clock::now();
   if (!open_.exec.withStdin) readLater();  // only signals may come
   stream.started();
@@ -84,6 +75,7 @@ kj::Array<capnp::word> ExecCall::startFrame() {
     start.setCwd(toData(open_.exec.cwd));
     start.setUser(open_.exec.user);
     start.setStdin(open_.exec.withStdin);
+    start.setExplain(open_.exec.explain);
     // 0 = the sandbox's own, which the agent knows.
     const auto& limits = open_.exec.limits;
     start.setFileSizeBytes(limits.fileSizeBytes);

@@ -10,7 +10,7 @@
 // the guest or the broker did. See docs/api.md for what a client sees.
 //
 // In files by topic: exec_call_opening.cc, exec_call.cc (the program runs, and
-// what interrupts it), exec_call_client.cc, exec_call_end.cc.
+// what interrupts it), exec_call_client.cc, exec_call_explain.cc, exec_call_end.cc.
 #pragma once
 #include <kj/async.h>
 #include <kj/common.h>
@@ -24,6 +24,7 @@
 #include "frontend/agents/backend.h"
 #include "frontend/agents/guest_io.h"
 #include "frontend/agents/guest_stream.h"
+#include "frontend/agents/listener.h"
 #include "frontend/agents/output_message.h"
 #include "frontend/agents/result.h"
 #include "frontend/agents/validate.h"
@@ -97,6 +98,12 @@ class ExecCall final : private GuestSink,
   void complete();
   void flushed();
 
+  // explain. False: fail() was called.
+  bool admitExplain();
+  bool canExplain();
+  kj::Promise<void> stopListener();
+  void explain(v1::Explanation& out) const;
+
   // What interrupts it.
   bool narrowEnough();  // false: fail() was called
   void countLeftBehind();
@@ -118,6 +125,7 @@ class ExecCall final : private GuestSink,
   void onExited(GuestExit exit) override;
   void onFailed(GuestFailure failure) override;
   // GuestIo::Owner
+  void onDescriptors(std::vector<kj::AutoCloseFd> fds) override;
   void onBatch() override;
   void onStreamEnd(GuestFault fault) override;
   void onSent() override;
@@ -153,6 +161,8 @@ class ExecCall final : private GuestSink,
   rpc::Sandbox::Client sandbox_ = nullptr;
   bool owned_ = false;  // ours to destroy (Run)
   bool hostRuntime_ = false;
+  std::string seccomp_;        // the profile's name
+  bool asks_ = false;          // the sandbox was made with `explain`
   LimitValues limits_;         // the sandbox's
   verdict::Limits effective_;  // narrowed by the exec's
   uint32_t exec_ = 0;          // 0 = not begun
@@ -171,6 +181,11 @@ class ExecCall final : private GuestSink,
   std::optional<GuestExit> exit_;
   std::optional<GuestFailure> failure_;
   bool streamLost_ = false;  // it ended unasked and without a last message
+
+  // explain.
+  std::shared_ptr<void> explainSlot_;
+  Program profile_;
+  kj::Maybe<kj::Own<Listener>> listener_;
 
   // How it goes.
   bool cancelled_ = false, killed_ = false, startedLate_ = false;

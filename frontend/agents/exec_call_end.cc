@@ -26,7 +26,11 @@ void ExecCall::windDown() {
   KJ_IF_MAYBE (io, io_) (*io)->close();
   auto settled = streamLost_ && !killed_ ? backend_.loop.timer().afterDelay(kLossSettles)
                                          : kj::Promise<void>(kj::READY_NOW);
+  // Before the end of the exec at the broker, so that nothing is counted to it
+  // that its processes were refused while they were being killed.
+  auto counted = stopListener();
   tasks_.add(settled.then([this] { return endAtBroker(); })
+                 .then([counted = kj::mv(counted)]() mutable { return kj::mv(counted); })
                  .then([this] { complete(); },
                        [this](kj::Exception&& exception) {
                          if (!error_) error_ = fromException(exception);
@@ -158,6 +162,7 @@ v1::ExecResponse ExecCall::result(const verdict::Verdict& verdict) {
   timings.set_exec_ms(ms(endedAt_ - startedAt_));
   timings.set_release_ms(owned_ ? ms(releasedAt_ - endedAt_) : 0);
   if (owned_) *out.mutable_receipt() = receipt_;
+  if (open_.exec.explain && !failure_) explain(*out.mutable_explanation());
   return response;
 }
 

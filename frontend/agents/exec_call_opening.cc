@@ -14,6 +14,7 @@ void ExecCall::begin() {
     cancelled();
     return windDown();
   }
+  if (!admitExplain()) return;
   KJ_IF_MAYBE (port, backend_.port()) {
     KJ_IF_MAYBE (link, backend_.link) {
       tasks_.add((*link)->whenLost().then([this] { onBrokerLost(); }));
@@ -27,7 +28,10 @@ void ExecCall::begin() {
 kj::Promise<void> ExecCall::acquire(rpc::AgentPort::Client& port) {
   auto request = port.acquireRequest();
   request.initOwner().setUid(open_.uid);
-  fillSpec(open_.sandbox, request.initSpec());
+  asks_ = open_.sandbox.explain || open_.exec.explain;
+  auto spec = request.initSpec();
+  fillSpec(open_.sandbox, spec);
+  spec.setExplain(asks_);
   request.setWhileConnected(true);
   auto acquired = request.send();
   sandbox_ = acquired.getSandbox();
@@ -47,6 +51,7 @@ kj::Promise<void> ExecCall::acquire(rpc::AgentPort::Client& port) {
         name_ = response.getName();
         limits_ = fromRpc(response.getInfo().getLimits());
         hostRuntime_ = response.getInfo().getRuntime() == "host";
+        seccomp_ = response.getInfo().getSeccomp().getName();
         acquireMs_ = msSince(open_.received);
         if (!narrowEnough()) return kj::READY_NOW;
         if (cancelled_) {
@@ -79,7 +84,7 @@ kj::Promise<void> ExecCall::onBegun(Begun& response) {
                             F_DUPFD_CLOEXEC, 3),
                "duplicating the stream");
     fd_ = kj::AutoCloseFd(copy);
-    if (!narrowEnough()) return;
+    if (!narrowEnough() || !canExplain()) return;
     if (cancelled_) return windDown();
     startProgram();
   });
@@ -98,6 +103,8 @@ kj::Promise<void> ExecCall::attach(rpc::AgentPort::Client& port) {
     acquireMs_ = msSince(open_.received);
     limits_ = fromRpc(response.getLimits());
     hostRuntime_ = response.getRuntime() == "host";
+    seccomp_ = response.getSeccomp();
+    asks_ = response.getAsks();
     return onBegun(response);
   });
 }

@@ -36,6 +36,7 @@ std::optional<FakeGuest::Start> FakeGuest::greet() {
     start->cwd = text(in.getCwd());
     start->user = in.getUser();
     start->withStdin = in.getStdin();
+    start->explain = in.getExplain();
     start->fileSizeBytes = in.getFileSizeBytes();
     start->files = in.getFiles();
     start->cpuTimeMs = in.getCpuTimeMs();
@@ -84,6 +85,14 @@ bool FakeGuest::send(const std::function<void(guest::GuestMessage::Builder)>& fi
   auto frame = ipc::frameMessage(message);
   auto bytes = frame.asBytes();
   return raw(bytes.begin(), bytes.size());
+}
+
+bool FakeGuest::startedWith(const std::vector<int>& fds) {
+  capnp::MallocMessageBuilder message;
+  message.initRoot<guest::GuestMessage>().setStarted(exec_);
+  auto frame = ipc::frameMessage(message);
+  return ipc::sendWithFds(fd_, frame.asBytes(), kj::arrayPtr(fds.data(), fds.size())) ==
+         ipc::SendResult::kSent;
 }
 
 bool FakeGuest::output(unsigned stream, const std::string& bytes) {
@@ -345,6 +354,8 @@ struct FakePort final : public rpc::AgentPort::Server {
     auto made = kj::heap<FakeSandbox>(impl, found->first, found->second, runGuest);
     made->begin(results, params.getExec().getCpuTimeMs());
     results.setRuntime(found->second->runtime);
+    results.setSeccomp("default");
+    results.setAsks(true);
     impl.limits(*found->second, results.initLimits());
     results.setSandbox(kj::mv(made));
     return kj::READY_NOW;
@@ -383,6 +394,7 @@ void FakeBroker::Impl::info(const std::string& name, const Entry& entry,
   out.setName(name);
   out.setRuntime(entry.runtime.empty() ? "fake" : entry.runtime);
   out.setImage("none");
+  out.initSeccomp().setName("default");
   out.initOwner().setUid(entry.owner);
   out.setState(rpc::SandboxState::READY);
   out.setExecsTotal(entry.execs);

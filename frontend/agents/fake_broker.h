@@ -32,7 +32,7 @@ class FakeGuest {
     uint32_t exec = 0;
     std::vector<std::string> argv, env;
     std::string cwd, user;
-    bool withStdin = false;
+    bool withStdin = false, explain = false;
     uint64_t fileSizeBytes = 0, files = 0, cpuTimeMs = 0, deadlineMs = 0, outputBytes = 0;
   };
   // Sends hello and waits for the start; nothing when the stream ended first.
@@ -48,6 +48,8 @@ class FakeGuest {
   bool started() {
     return send([this](auto message) { message.setStarted(exec_); });
   }
+  // The same with these descriptors.
+  bool startedWith(const std::vector<int>& fds);
   // At the stream's next offset.
   bool output(unsigned stream, const std::string& bytes);
   bool outputAt(unsigned stream, uint64_t offset, const std::string& bytes);

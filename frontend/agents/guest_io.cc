@@ -4,6 +4,8 @@
 #include <kj/debug.h>
 #include <sys/socket.h>
 
+#include "ipc/fdpass.h"
+
 namespace cordon::agents {
 namespace {
 
@@ -16,11 +18,13 @@ constexpr size_t kShortRead = 16 * 1024;
 
 }  // namespace
 
-GuestIo::GuestIo(kj::UnixEventPort& port, kj::AutoCloseFd fd, GuestStream& stream, Owner& owner)
+GuestIo::GuestIo(kj::UnixEventPort& port, kj::AutoCloseFd fd, GuestStream& stream, Owner& owner,
+                 DescriptorBin& bin)
     : fd_(kj::mv(fd)),
       observer_(port, fd_, kj::UnixEventPort::FdObserver::OBSERVE_READ_WRITE),
       stream_(stream),
-      owner_(owner) {}
+      owner_(owner),
+      bin_(bin) {}
 
 GuestIo::~GuestIo() noexcept(false) {}
 
@@ -41,13 +45,18 @@ kj::Promise<void> GuestIo::readLoop() {
     }
     auto space = stream_.space();
     size_t most = kj::min(space.size(), kFullBatch - batch_);
-    ssize_t n = recv(fd_, space.begin(), most, MSG_DONTWAIT);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) {
+    // Also where none should come: a plain recv would have the kernel close them
+    // here, and wait for that.
+    auto received = ipc::receiveWithFds(fd_, space.slice(0, most), ipc::kMostFdsAtOnce);
+    if (received == nullptr) {
       endBatch();
       return observer_.whenBecomesReadable().then([this] { return readLoop(); });
     }
-    if (n <= 0) {  // end, or a reset, which is as good as one
+    auto& message = KJ_ASSERT_NONNULL(received);
+    if (!message.fds.empty()) owner_.onDescriptors(std::move(message.fds));
+    if (closed_) return kj::READY_NOW;
+    auto n = message.bytes;
+    if (n == 0) {  // end, or a reset, which is as good as one
       endBatch();
       ended(GuestFault::kNone);
       return kj::READY_NOW;
@@ -137,6 +146,8 @@ void GuestIo::close() {
   frames_.clear();
   outboxBytes_ = sent_ = 0;
   shutdown(fd_, SHUT_RDWR);  // the fd itself goes with the observer
+  // Or what nobody has read would be closed there.
+  bin_.drain(fd_);
 }
 
 }  // namespace cordon::agents

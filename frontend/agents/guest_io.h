@@ -7,7 +7,9 @@
 #include <kj/io.h>
 
 #include <deque>
+#include <vector>
 
+#include "frontend/agents/descriptor_bin.h"
 #include "frontend/agents/guest_stream.h"
 
 namespace cordon::agents {
@@ -17,6 +19,8 @@ class GuestIo {
   class Owner {
    public:
     virtual ~Owner() noexcept(false) = default;
+    // These came with bytes that are decoded next.
+    virtual void onDescriptors(std::vector<kj::AutoCloseFd> fds) = 0;
     // Everything that was there to be read, or much of it, was decoded.
     virtual void onBatch() = 0;
     // Nothing more comes: end of the stream, an error of it (both kNone), or a
@@ -26,8 +30,10 @@ class GuestIo {
     virtual void onSent() = 0;
   };
 
-  // `fd` is a stream socket.
-  GuestIo(kj::UnixEventPort& port, kj::AutoCloseFd fd, GuestStream& stream, Owner& owner);
+  // `fd` is a unix stream socket. What descriptors nobody takes any more go to
+  // `bin`.
+  GuestIo(kj::UnixEventPort& port, kj::AutoCloseFd fd, GuestStream& stream, Owner& owner,
+          DescriptorBin& bin);
   ~GuestIo() noexcept(false);
   KJ_DISALLOW_COPY(GuestIo);
 
@@ -56,6 +62,7 @@ class GuestIo {
   kj::UnixEventPort::FdObserver observer_;  // goes before the fd
   GuestStream& stream_;
   Owner& owner_;
+  DescriptorBin& bin_;
   bool paused_ = false, closed_ = false, writing_ = false;
   kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> resume_;
   std::deque<kj::Array<capnp::word>> frames_;

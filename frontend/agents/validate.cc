@@ -155,6 +155,7 @@ void fillSpec(const SandboxPlan& plan, rpc::SandboxSpec::Builder out) {
   out.setImage(plan.image);
   out.setHostname(plan.hostname);
   out.setSeccomp(plan.seccomp);
+  out.setExplain(plan.explain);
   out.setTtlMs(plan.ttlMs);
   out.setIdleMs(plan.idleMs);
   toRpc(plan.limits, out.initLimits());
@@ -191,6 +192,7 @@ SandboxPlan planSandbox(const v1::SandboxSpec& spec) {
   plan.image = spec.image();
   plan.hostname = spec.hostname();
   plan.seccomp = spec.seccomp();
+  plan.explain = spec.explain();
   plan.limits = readLimits(spec.limits());
   if (spec.has_ttl_ms()) plan.ttlMs = positive(spec.ttl_ms(), "ttlMs");
   if (spec.has_idle_ms()) plan.idleMs = positive(spec.idle_ms(), "idleMs");
@@ -222,6 +224,7 @@ ExecPlan planExec(const v1::ExecSpec& spec) {
   plan.cwd = spec.cwd();
   plan.user = spec.user();
   plan.withStdin = spec.stdin();
+  plan.explain = spec.explain();
 
   for (const auto& entry : environment(plan, false)) total += entry.size() + 1;
   for (const auto& entry : plan.env) total -= entry.size() + 1;  // counted above

@@ -29,6 +29,7 @@ struct SandboxPlan {
   std::string runtime, image, hostname, seccomp;
   LimitValues limits;
   uint64_t ttlMs = 0, idleMs = 0;
+  bool explain = false;
 };
 
 void fillSpec(const SandboxPlan& plan, rpc::SandboxSpec::Builder out);
@@ -36,7 +37,7 @@ void fillSpec(const SandboxPlan& plan, rpc::SandboxSpec::Builder out);
 struct ExecPlan {
   std::vector<std::string> argv, env;  // env complete with defaults, see environment()
   std::string cwd, user;
-  bool withStdin = false;
+  bool withStdin = false, explain = false;
   LimitValues limits;  // the five per-exec kinds; 0 = the sandbox's
 };
 
