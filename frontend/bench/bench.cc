@@ -21,10 +21,10 @@ struct Group {
 };
 
 constexpr Group kGroups[] = {
-    {"jail", measureJail},     {"rate", measureRate},     {"scale", measureScale},
-    {"steps", measureSteps},   {"exec", measureExec},     {"cold", measureCold},
-    {"memory", measureMemory}, {"output", measureOutput}, {"rest", measureRest},
-    {"cycles", measureCycles},
+    {"jail", measureJail},     {"rate", measureRate},       {"scale", measureScale},
+    {"steps", measureSteps},   {"exec", measureExec},       {"cold", measureCold},
+    {"memory", measureMemory}, {"output", measureOutput},   {"rest", measureRest},
+    {"cycles", measureCycles}, {"explain", measureExplain},
 };
 
 std::string siblingLibexec() {

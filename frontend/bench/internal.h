@@ -28,6 +28,7 @@ std::vector<Row> measureRate(const Context& context);
 std::vector<Row> measureScale(const Context& context);
 std::vector<Row> measureSteps(const Context& context);
 std::vector<Row> measureCycles(const Context& context);
+std::vector<Row> measureExplain(const Context& context);
 std::vector<Row> measureMemory(const Context& context);
 std::vector<Row> measureOutput(const Context& context);
 std::vector<Row> measureRest(const Context& context);

@@ -21,6 +21,8 @@ class AcquireCommand : public Command {
   }
   void define(CLI::App& app) override {
     sandbox.addTo(app);
+    app.add_flag("--explain", sandbox.explain,
+                 "make it for `exec --explain`: nothing is missing from its lists then");
     app.add_flag("--json", asJson, "one JSON object: id and what the sandbox was given");
   }
   bool json() const override { return asJson; }

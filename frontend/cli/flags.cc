@@ -117,6 +117,7 @@ v1::SandboxSpec SandboxFlags::message() const {
   spec.set_image(utf8(image, "--image"));
   spec.set_hostname(utf8(hostname, "--hostname"));
   spec.set_seccomp(utf8(seccomp, "--seccomp"));
+  spec.set_explain(explain);
   if (limits.any()) *spec.mutable_limits() = limits.message();
   if (auto value = amount(ttl, broker::parseDuration)) spec.set_ttl_ms(*value);
   if (auto value = amount(idle, broker::parseDuration)) spec.set_idle_ms(*value);
@@ -133,6 +134,8 @@ void ExecFlags::addTo(CLI::App& command) {
   command.add_option("--user", user, "NAME, UID or UID:GID inside the sandbox")->type_name("NAME");
   command.add_flag("--interactive", interactive, "pass standard input on also from a terminal");
   command.add_flag("--no-stdin", noStdin, "the program's standard input is /dev/null");
+  command.add_flag("--explain", explain,
+                   "list the system calls that the seccomp profile refused, with their counts");
   command.add_flag("--json", json, "one JSON object with output, verdict, usage and timings");
 }
 
@@ -148,6 +151,7 @@ v1::ExecSpec ExecFlags::message(const std::vector<std::string>& argv) const {
     spec.add_env(variable);
   }
   spec.set_cwd(cwd);
+  spec.set_explain(explain);
   spec.set_user(utf8(user, "--user"));
   return spec;
 }

@@ -36,6 +36,7 @@ struct LimitFlags {
 
 struct SandboxFlags {
   std::string runtime, image, hostname, seccomp;
+  bool explain = false;  // only `acquire` has the flag: `run` takes the exec's
   CLI::Option* ttl = nullptr;
   CLI::Option* idle = nullptr;
   LimitFlags limits;
@@ -47,7 +48,7 @@ struct SandboxFlags {
 struct ExecFlags {
   std::vector<std::string> env;
   std::string cwd, user;
-  bool noStdin = false, interactive = false, json = false;
+  bool noStdin = false, explain = false, interactive = false, json = false;
 
   void addTo(CLI::App& command);
   // argv and everything but limits and stdin.

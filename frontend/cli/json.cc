@@ -42,6 +42,15 @@ Json itemsJson(const google::protobuf::RepeatedPtrField<v1::ReceiptItem>& items)
   return json;
 }
 
+void explain(const v1::Explanation& explanation, Json& json) {
+  Json calls = Json::array();
+  for (const v1::RefusedCall& call : explanation.refused_calls()) {
+    calls.push_back({{"name", call.name()}, {"count", call.count()}});
+  }
+  json["refused_calls"] = std::move(calls);
+  json["refused_calls_incomplete"] = explanation.incomplete();
+}
+
 }  // namespace
 
 Json toJson(const client::Outcome& outcome) {
@@ -66,6 +75,7 @@ Json toJson(const client::Outcome& outcome) {
                      {"exec_ms", result.timings().exec_ms()},
                      {"release_ms", result.timings().release_ms()}};
   json["left_running"] = result.left_running();
+  if (result.has_explanation()) explain(result.explanation(), json);
   if (result.has_receipt()) json["receipt"] = toJson(result.receipt());
   return json;
 }

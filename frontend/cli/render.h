@@ -42,6 +42,7 @@ std::string table(const v1::RuntimesResponse& runtimes);
 std::string card(const v1::SandboxInfo& info, int64_t nowUnixMs);
 std::string text(const v1::BoundaryCard& card);
 std::string text(const v1::Receipt& receipt);
+std::string text(const v1::Explanation& explanation);
 
 // "CODE, REASON: message", escaped, without a newline.
 std::string text(const client::ApiError& error);

@@ -60,6 +60,31 @@ TEST(Json, OfASignalAndOfAProgramThatDidNotStart) {
   EXPECT_EQ(json["not_started"]["step"], "lookup");
 }
 
+TEST(Json, OfWhatWasRefusedIsThereWhenAsked) {
+  client::Outcome outcome = exited(0);
+  EXPECT_FALSE(toJson(outcome).contains("refused_calls"));
+  auto& explanation = *outcome.result.mutable_explanation();
+  Json json = toJson(outcome);
+  EXPECT_EQ(json["refused_calls"], Json::array());
+  EXPECT_EQ(json["refused_calls_incomplete"], "");
+  EXPECT_EQ(text(explanation), "cordon: the seccomp profile refused no call\n");
+
+  auto add = [&](const char* name, uint64_t count) {
+    auto& call = *explanation.add_refused_calls();
+    call.set_name(name);
+    call.set_count(count);
+  };
+  add("unshare", 30);
+  add("bpf", 2);
+  explanation.set_incomplete("no\x1b");
+  json = toJson(outcome);
+  EXPECT_EQ(json["refused_calls"],
+            Json::parse(R"([{"name": "unshare", "count": 30}, {"name": "bpf", "count": 2}])"));
+  EXPECT_EQ(text(explanation),
+            "cordon: calls that the seccomp profile refused:\n  unshare  30\n  bpf      2\n"
+            "cordon: this may not be all: no\\x1b\n");
+}
+
 TEST(Json, OutputThatIsNotUtf8IsBase64) {
   client::Collected collected;
   collected.bytes = std::string("\xff\x00 \x80", 4);

@@ -16,6 +16,7 @@ class RunCommand : public Command {
            "  echo hello | cordon run tr a-z A-Z\n"
            "  cordon run --memory 128M --pids 64 --cpu-time 2s --wall 5s python3 -c 'x = \"x\" * "
            "(1 << 30)'\n"
+           "  cordon run --seccomp tuned --explain python3 -c 'import socket; socket.socket()'\n"
            "  cordon run --json --env LANG=C.UTF-8 --cwd /tmp -- sh -c 'pwd; exit 3'\n"
            "The exit status is the program's: 128 + N when signal N killed it, 126 and 127 when "
            "it\n"

@@ -50,6 +50,7 @@ void sayTheEnd(const v1::Result& result) {
     say("cordon: " + verdict::escapeControls(result.not_started().message()));
   }
   say(verdict::describe(fromMessage(result.verdict())));
+  if (result.has_explanation()) fputs(text(result.explanation()).c_str(), stderr);
   if (result.has_receipt() && !result.receipt().complete()) {
     say("cordon: not everything was removed:\n" + text(result.receipt()));
   }

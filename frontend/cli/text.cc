@@ -163,6 +163,22 @@ std::string text(const v1::Receipt& receipt) {
   return lines;
 }
 
+std::string text(const v1::Explanation& explanation) {
+  std::string lines = explanation.refused_calls().empty()
+                          ? "cordon: the seccomp profile refused no call\n"
+                          : "cordon: calls that the seccomp profile refused:\n";
+  std::vector<Row> rows;
+  for (const v1::RefusedCall& call : explanation.refused_calls()) {
+    rows.push_back({"  " + call.name(), std::to_string(call.count())});
+  }
+  lines += columns(std::move(rows));
+  if (!explanation.incomplete().empty()) {
+    lines +=
+        "cordon: this may not be all: " + verdict::escapeControls(explanation.incomplete()) + "\n";
+  }
+  return lines;
+}
+
 std::string text(const client::ApiError& error) {
   std::string text = error.what();
   if (!error.reason().empty() && error.reason() != client::kNotReachable) {
