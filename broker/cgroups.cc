@@ -124,7 +124,15 @@ bool SandboxBase::killPass() {
       if (dir->has("pids.max")) (void)dir->write("pids.max", "0");
     }
   }
-  return killListed([this] { return listProcesses(); });
+  bool none = killListed([this] { return listProcesses(); });
+  // What a snapshot had frozen gets its signal when it is thawed.
+  for (auto& h : tree_->all) {
+    auto found = openBelow(h.mount, path_);
+    KJ_IF_MAYBE (dir, found) {
+      if (dir->has("freezer.state")) (void)dir->write("freezer.state", "THAWED");
+    }
+  }
+  return none;
 }
 
 std::vector<LeftOver> SandboxBase::removePass() {

@@ -13,6 +13,7 @@
 //
 // Nothing here moves a process. No call blocks for a kernel grace period.
 #pragma once
+#include <errno.h>
 #include <kj/async.h>
 #include <kj/io.h>
 #include <kj/timer.h>
@@ -82,6 +83,23 @@ struct LimitFact {
   std::string missing;  // "" = read; else why not
 };
 
+// The cgroup of a process of ours that works for one sandbox (cordon-copier).
+// Its directory goes with the sandbox's in any case.
+class HelperGroup {
+ public:
+  virtual ~HelperGroup() noexcept(false) = default;
+  // As SandboxCgroups::initFds(), for the process that is to be in it.
+  virtual std::vector<kj::AutoCloseFd> initFds() = 0;
+  // As ExecLeaf's.
+  virtual bool killPass() = 0;
+  virtual bool remove() = 0;
+};
+
+enum class HelperPlace : uint8_t {
+  kBeside,  // agent and work, with limits of its own
+  kInWork,  // charged to the workload: its memory, its CPU
+};
+
 class SandboxCgroups {
  public:
   virtual ~SandboxCgroups() noexcept(false) = default;
@@ -112,6 +130,17 @@ class SandboxCgroups {
   virtual std::vector<kj::AutoCloseFd> initFds() { return {}; }
   // A v2 cgroup-namespace fd rooted at NAME (NOTES-jail 11), or -1 on v1.
   virtual int namespaceFd() const = 0;
+
+  // Asks the kernel to stop the workload where it is (v1: the whole sandbox, by the
+  // freezer; v2: work); frozen() says when it has. errno, ENOTSUP: no freezer here.
+  // A v1 process dies only when it has been thawed; killPass() sees to that.
+  virtual int freeze() { return ENOTSUP; }
+  virtual bool frozen() { return false; }
+  virtual int thaw() { return ENOTSUP; }
+  // At most one of each place at a time.
+  virtual kj::OneOf<kj::Own<HelperGroup>, LimitNotApplied> createHelper(HelperPlace) {
+    return LimitNotApplied{"cgroup", ENOTSUP};
+  }
 };
 
 class CgroupTree {

@@ -20,6 +20,10 @@ namespace cordon::broker {
 constexpr uint64_t kAgentMemoryBytes = 192ull << 20;
 constexpr uint64_t kAgentPids = 32 + 64;
 constexpr uint64_t kCpuPeriodUs = 100'000;
+// A helper's: the jailer, the namespaces' first process, the program.
+constexpr uint64_t kHelperMemoryBytes = 96ull << 20;
+constexpr uint64_t kHelperPids = 8;
+constexpr char kHelperName[] = "copier";
 
 struct MountedHierarchy {
   Hierarchy info;

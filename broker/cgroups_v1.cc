@@ -37,6 +37,8 @@ struct V1Sandbox {
   std::vector<Place> places;
   ResolvedLimits limits;
   kj::AutoCloseFd cpuTasks;  // work's `tasks` in cpu, when cpu has no exec leaf
+  std::string path;
+  const MountedHierarchy* freezer = nullptr;  // where NAME can be frozen
 
   const Place& of(const char* controller) const {
     for (auto& place : places) {
@@ -239,11 +241,92 @@ class V1Leaf final : public ExecLeaf {
   kj::Maybe<uint64_t> refusedBeforeKill_;
 };
 
+// The processes that are listed in any of `dirs`.
+std::vector<pid_t> processesIn(const std::vector<CgroupDir>& dirs) {
+  std::set<pid_t> pids;
+  for (auto& dir : dirs) {
+    for (pid_t pid : dir.processes()) pids.insert(pid);
+  }
+  return {pids.begin(), pids.end()};
+}
+
+class V1Helper final : public HelperGroup {
+ public:
+  V1Helper(std::shared_ptr<const V1Sandbox> sandbox, HelperPlace place)
+      : sandbox_(std::move(sandbox)), place_(place) {}
+
+  // What was made is removed by the caller.
+  kj::Maybe<LimitNotApplied> build() {
+    for (auto& place : sandbox_->places) {
+      KJ_IF_MAYBE (bad, buildIn(place)) return *bad;
+    }
+    return nullptr;
+  }
+
+  std::vector<kj::AutoCloseFd> initFds() override {
+    std::vector<kj::AutoCloseFd> fds;
+    for (auto& dir : dirs_) fds.push_back(mustOpen(dir, "tasks", O_WRONLY));
+    return fds;
+  }
+  bool killPass() override {
+    for (auto& dir : dirs_) {
+      if (dir.has("pids.max")) (void)dir.write("pids.max", "0");
+    }
+    return killListed([this] { return processesIn(dirs_); });
+  }
+  bool remove() override {
+    bool gone = true;
+    for (auto& place : sandbox_->places) {
+      KJ_IF_MAYBE (parent, parentIn(place)) {
+        gone = parent->removeChild(kHelperName) == 0 && gone;
+      }
+    }
+    return gone;
+  }
+
+ private:
+  kj::Maybe<LimitNotApplied> buildIn(const Place& place) {
+    int error = ENOENT;
+    auto parent = parentIn(place);
+    KJ_IF_MAYBE (above, parent) {
+      auto made = above->makeNewChild(kHelperName, error);
+      KJ_IF_MAYBE (dir, made) {
+        inheritCpuset(place.hierarchy->info, *above, *dir);
+        dirs_.push_back(kj::mv(*dir));
+        return limit(place.hierarchy->info);
+      }
+    }
+    return LimitNotApplied{"mkdir", error};
+  }
+
+  // A helper is no task of the workload's: `pids` may be as low as 2.
+  kj::Maybe<CgroupDir> parentIn(const Place& place) const {
+    const Hierarchy& info = place.hierarchy->info;
+    bool beside = place_ == HelperPlace::kBeside || (!info.has("memory") && info.has("pids"));
+    return openBelow(place.hierarchy->mount, sandbox_->path + (beside ? "" : "/work"));
+  }
+
+  kj::Maybe<LimitNotApplied> limit(const Hierarchy& info) {
+    if (info.has("pids")) {
+      KJ_IF_MAYBE (bad, applyLimit(dirs_.back(), "pids.max", kHelperPids)) return *bad;
+    }
+    if (info.has("memory") && place_ == HelperPlace::kBeside) {
+      return limitMemory(dirs_.back(), kHelperMemoryBytes);
+    }
+    return nullptr;
+  }
+
+  std::shared_ptr<const V1Sandbox> sandbox_;
+  HelperPlace place_;
+  std::vector<CgroupDir> dirs_;
+};
+
 class V1SandboxCgroups final : public SandboxBase {
  public:
   V1SandboxCgroups(std::shared_ptr<const TreeData> data, std::string name)
       : SandboxBase(data, std::move(name)), state_(std::make_shared<V1Sandbox>()) {
     state_->tree = std::move(data);
+    state_->path = path();
   }
 
   // Directories and limits. What was made is removed by the caller.
@@ -255,6 +338,7 @@ class V1SandboxCgroups final : public SandboxBase {
       if (!used || h.info.v2) continue;
       KJ_IF_MAYBE (bad, makePlace(h)) return *bad;
     }
+    makeFreezer();
     KJ_IF_MAYBE (bad, limitWork(*state_)) return *bad;
     KJ_IF_MAYBE (bad, limitAgent(*state_)) return *bad;
     if (!hasLeaves(state_->of("cpu").hierarchy->info)) {
@@ -310,7 +394,28 @@ class V1SandboxCgroups final : public SandboxBase {
       KJ_IF_MAYBE (agent, place.agent) fds.push_back(mustOpen(*agent, "tasks", O_WRONLY));
       place.agent = nullptr;
     }
+    KJ_IF_MAYBE (dir, ownFreezer_) fds.push_back(mustOpen(*dir, "tasks", O_WRONLY));
+    ownFreezer_ = nullptr;
     return fds;
+  }
+
+  int freeze() override { return setFreezer("FROZEN"); }
+  int thaw() override { return setFreezer("THAWED"); }
+  bool frozen() override {
+    KJ_IF_MAYBE (dir, freezer()) {
+      KJ_IF_MAYBE (text, dir->read("freezer.state")) return text->compare(0, 6, "FROZEN") == 0;
+    }
+    return false;
+  }
+
+  kj::OneOf<kj::Own<HelperGroup>, LimitNotApplied> createHelper(HelperPlace place) override {
+    auto helper = kj::heap<V1Helper>(state_, place);
+    KJ_ON_SCOPE_FAILURE(helper->remove());
+    KJ_IF_MAYBE (bad, helper->build()) {
+      helper->remove();
+      return *bad;
+    }
+    return kj::Own<HelperGroup>(kj::mv(helper));
   }
 
   // True when the directory that must be new was there: not ours to remove.
@@ -322,6 +427,37 @@ class V1SandboxCgroups final : public SandboxBase {
     auto agent = openBelow(state_->of(controller).hierarchy->mount, path() + "/agent");
     KJ_IF_MAYBE (dir, agent) return readLimit(*dir, "agent", file);
     return {"agent", file, "", "its cgroup is gone"};
+  }
+
+  // NAME is one directory of the freezer, the whole sandbox in it. Where it can't
+  // be made there is none, and a snapshot is refused.
+  void makeFreezer() {
+    for (auto& place : state_->places) {
+      if (place.hierarchy->info.has("freezer")) state_->freezer = place.hierarchy;
+    }
+    if (state_->freezer != nullptr) return;
+    for (auto& h : tree().all) {
+      if (h.info.v2 || !h.info.has("freezer") || !h.info.writable) continue;
+      auto parent = tree().instanceDir(h);
+      KJ_IF_MAYBE (instance, parent) {
+        int error = 0;
+        ownFreezer_ = instance->makeNewChild(name(), error);
+        KJ_IF_MAYBE (dir, ownFreezer_) {
+          madeDirectory(*dir);
+          state_->freezer = &h;
+        }
+      }
+    }
+  }
+
+  kj::Maybe<CgroupDir> freezer() const {
+    if (state_->freezer == nullptr) return nullptr;
+    return openBelow(state_->freezer->mount, path());
+  }
+
+  int setFreezer(const char* state) {
+    KJ_IF_MAYBE (dir, freezer()) return dir->write("freezer.state", state);
+    return ENOTSUP;
   }
 
   kj::Maybe<LimitNotApplied> makePlace(const MountedHierarchy& h) {
@@ -345,6 +481,9 @@ class V1SandboxCgroups final : public SandboxBase {
   }
 
   std::shared_ptr<V1Sandbox> state_;
+  // Until its descriptor has been handed out, and where the freezer is not among
+  // the hierarchies of state_->places.
+  kj::Maybe<CgroupDir> ownFreezer_;
   CounterSet counters_;
   bool collided_ = false;
 };
@@ -412,6 +551,14 @@ kj::Maybe<kj::Own<CgroupTree>> openV1(std::shared_ptr<TreeData> tree) {
       return nullptr;
     }
     used += (used.empty() ? "" : ", ") + std::string(controller);
+  }
+  // Wanted by snapshots alone.
+  for (auto& h : tree->all) {
+    if (h.info.v2 || !h.info.has("freezer") || !h.info.writable) continue;
+    auto error = kj::runCatchingExceptions([&] {
+      retryWhileRemoved([&] { makeBelow(h.mount, tree->base).makeChild(tree->instance); });
+    });
+    if (error == nullptr) used += ", freezer";
   }
   tree->mode = CgroupMode::kV1;
   tree->description = "cgroup v1 (" + used + ")";

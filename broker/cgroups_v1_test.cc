@@ -124,6 +124,54 @@ TEST_F(V1Test, LimitsAreReadAnew) {
   EXPECT_EQ(value("work", "pids.max"), "");
 }
 
+// A child that joins as the sandbox's init does.
+Process asInit(const std::vector<kj::AutoCloseFd>& fds) {
+  return Process([&] {
+    for (auto& fd : fds) {
+      if (write(fd, "0", 1) != 1) _exit(99);
+    }
+    for (;;) pause();
+  });
+}
+
+TEST_F(V1Test, AFrozenSandboxIsThawedAndDiesAllTheSame) {
+  auto sandbox = make("sb-f");
+  if (sandbox->freeze() == ENOTSUP) GTEST_SKIP() << "no freezer here";
+  EXPECT_EQ(sandbox->thaw(), 0);
+  auto init = asInit(sandbox->initFds());
+  ASSERT_TRUE(eventually([&] { return file("freezer", "sb-f/tasks") != ""; }));
+  EXPECT_FALSE(sandbox->frozen());
+  ASSERT_EQ(sandbox->freeze(), 0);
+  EXPECT_TRUE(eventually([&] { return sandbox->frozen(); }));
+  ASSERT_EQ(sandbox->thaw(), 0);
+  EXPECT_TRUE(eventually([&] { return !sandbox->frozen(); }));
+  // As another broker finds it.
+  ASSERT_EQ(sandbox->freeze(), 0);
+  EXPECT_TRUE(eventually([&] { return sandbox->frozen(); }));
+  auto found = tree_->adopt("sb-f");
+  EXPECT_TRUE(eventually([&] { return found->killPass(); }));
+  EXPECT_TRUE(eventually([&] { return found->removePass().empty(); }));
+}
+
+TEST_F(V1Test, HelpersHaveTheirOwnPlace) {
+  auto sandbox = make("sb-h");
+  for (auto place : {HelperPlace::kBeside, HelperPlace::kInWork}) {
+    bool beside = place == HelperPlace::kBeside;
+    auto made = sandbox->createHelper(place);
+    ASSERT_TRUE(made.is<kj::Own<HelperGroup>>());
+    auto& helper = made.get<kj::Own<HelperGroup>>();
+    std::string memory = beside ? "sb-h/copier/" : "sb-h/work/copier/";
+    // A workload of 2 tasks has no room for a helper's.
+    EXPECT_EQ(file("pids", "sb-h/copier/pids.max"), "8");
+    EXPECT_EQ(file("memory", memory + "memory.limit_in_bytes") == std::to_string(96 << 20), beside);
+    auto process = asInit(helper->initFds());
+    ASSERT_TRUE(eventually([&] { return file("memory", memory + "tasks") != ""; }));
+    EXPECT_FALSE(helper->remove());
+    EXPECT_TRUE(eventually([&] { return helper->killPass(); }));
+    EXPECT_TRUE(eventually([&] { return helper->remove(); }));
+  }
+}
+
 TEST_F(V1Test, ALimitThatDoesNotHoldLeavesNothing) {
   auto limits = someLimits();
   limits.cpuMillis = 5;  // below the kernel's smallest quota

@@ -208,6 +208,29 @@ class V2Leaf final : public ExecLeaf {
   CounterSet counters_;
 };
 
+class V2Helper final : public HelperGroup {
+ public:
+  V2Helper(CgroupDir parent, CgroupDir dir) : parent_(kj::mv(parent)), dir_(kj::mv(dir)) {}
+
+  const CgroupDir& dir() const { return dir_; }
+  std::vector<kj::AutoCloseFd> initFds() override {
+    std::vector<kj::AutoCloseFd> fds;
+    int copy;
+    KJ_SYSCALL(copy = fcntl(dir_.fd(), F_DUPFD_CLOEXEC, 3));
+    fds.emplace_back(copy);
+    return fds;
+  }
+  bool killPass() override {
+    (void)dir_.write("cgroup.kill", "1");
+    return killListed([this] { return dir_.processes(); });
+  }
+  bool remove() override { return parent_.removeChild(kHelperName) == 0; }
+
+ private:
+  CgroupDir parent_;
+  CgroupDir dir_;
+};
+
 class V2SandboxCgroups final : public SandboxBase {
  public:
   V2SandboxCgroups(std::shared_ptr<const TreeData> data, std::string name)
@@ -215,6 +238,7 @@ class V2SandboxCgroups final : public SandboxBase {
 
   kj::Maybe<LimitNotApplied> build(const MountedHierarchy& h, const ResolvedLimits& limits,
                                    uint32_t agentUid, const V2Options& options) {
+    hierarchy_ = &h;
     state_->options = options;
     state_->agentUid = agentUid;
     state_->pids = limits.pids;
@@ -272,9 +296,47 @@ class V2SandboxCgroups final : public SandboxBase {
     return fds;
   }
   int namespaceFd() const override { return namespace_.get(); }
+
+  int freeze() override { return setFreezer("1"); }
+  int thaw() override { return setFreezer("0"); }
+  bool frozen() override {
+    KJ_IF_MAYBE (work, state_->work) {
+      KJ_IF_MAYBE (events, work->read("cgroup.events")) {
+        KJ_IF_MAYBE (value, parseCounter(*events, "frozen")) return *value != 0;
+      }
+    }
+    return false;
+  }
+
+  kj::OneOf<kj::Own<HelperGroup>, LimitNotApplied> createHelper(HelperPlace place) override {
+    bool beside = place == HelperPlace::kBeside;
+    int error = ENOENT;
+    auto parent = hierarchy_ == nullptr
+                      ? kj::Maybe<CgroupDir>()
+                      : openBelow(hierarchy_->mount, path() + (beside ? "" : "/work"));
+    KJ_IF_MAYBE (above, parent) {
+      auto made = above->makeNewChild(kHelperName, error);
+      KJ_IF_MAYBE (dir, made) {
+        auto helper = kj::heap<V2Helper>(kj::mv(*above), kj::mv(*dir));
+        if (!beside || !state_->options.limits) return kj::Own<HelperGroup>(kj::mv(helper));
+        KJ_IF_MAYBE (bad, limit(helper->dir(), kHelperMemoryBytes, kHelperPids)) {
+          (void)helper->remove();
+          return *bad;
+        }
+        return kj::Own<HelperGroup>(kj::mv(helper));
+      }
+    }
+    return LimitNotApplied{"mkdir", error};
+  }
+
   bool collided() const { return collided_; }
 
  private:
+  int setFreezer(const char* state) {
+    KJ_IF_MAYBE (work, state_->work) return work->write("cgroup.freeze", state);
+    return ENOTSUP;
+  }
+
   kj::Maybe<LimitNotApplied> fill(const CgroupDir& top, const ResolvedLimits& limits) {
     // Before any controller: afterwards nobody can be born in NAME.
     namespace_ = namespaceRootedAt(top);
@@ -326,6 +388,7 @@ class V2SandboxCgroups final : public SandboxBase {
   }
 
   std::shared_ptr<V2Sandbox> state_;
+  const MountedHierarchy* hierarchy_ = nullptr;  // in tree()
   kj::AutoCloseFd namespace_;
   kj::Maybe<CgroupDir> agentDir_;
   CounterSet counters_;

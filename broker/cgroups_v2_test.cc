@@ -193,6 +193,48 @@ TEST_F(V2Test, KillAndRemoveTakeTheWholeSandbox) {
   EXPECT_EQ(tree_->names(), std::vector<std::string>{});
 }
 
+TEST_F(V2Test, AFrozenWorkloadIsThawedOrKilledAndTheCopierGoesOn) {
+  auto sandbox = make("sb-f");
+  EXPECT_FALSE(sandbox->frozen());
+  auto leaf = sandbox->createExec(1);
+  auto running = agent(*sandbox, "sb-f", [&] {
+    pid_t pid = bornIn(leaf->agentFds()[0]);
+    if (pid < 0) return errno;
+    park();
+  });
+  ASSERT_TRUE(eventually([&] { return leaf->populated(); }));
+  ASSERT_EQ(sandbox->freeze(), 0);
+  ASSERT_TRUE(eventually([&] { return sandbox->frozen(); }));
+  for (auto place : {HelperPlace::kBeside, HelperPlace::kInWork}) {
+    bool beside = place == HelperPlace::kBeside;
+    auto made = sandbox->createHelper(place);
+    ASSERT_TRUE(made.is<kj::Own<HelperGroup>>());
+    auto& helper = made.get<kj::Own<HelperGroup>>();
+    EXPECT_TRUE(sandbox->createHelper(place).is<LimitNotApplied>()) << "one at a time";
+    auto fds = helper->initFds();
+    ASSERT_EQ(fds.size(), 1u);
+    pid_t pid = bornIn(fds[0]);
+    if (pid == 0) {
+      if (beside) _exit(0);  // it runs, though work is frozen
+      park();
+    }
+    Process process(pid);
+    if (beside) {
+      EXPECT_EQ(process.wait(), 0);
+      ASSERT_EQ(sandbox->thaw(), 0);
+      EXPECT_TRUE(eventually([&] { return !sandbox->frozen(); }));
+    } else {
+      EXPECT_FALSE(helper->remove());
+    }
+    EXPECT_TRUE(eventually([&] { return helper->killPass(); }));
+    EXPECT_TRUE(eventually([&] { return helper->remove(); }));
+  }
+  ASSERT_EQ(sandbox->freeze(), 0);
+  ASSERT_TRUE(eventually([&] { return sandbox->frozen(); }));
+  EXPECT_TRUE(eventually([&] { return sandbox->killPass(); }));
+  EXPECT_TRUE(WIFSIGNALED(running.wait()));
+}
+
 TEST_F(V2Test, LimitsHoldWhereThereAreControllers) {
   if (!controllers_) GTEST_SKIP() << "this machine's cgroup v2 has no controllers";
   auto sandbox = make("sb-e");
