@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "broker/cgroups_dir.h"
+#include "broker/limits_codec.h"
 #include "broker/record.capnp.h"
 #include "broker/records.h"
 
@@ -19,38 +20,6 @@ constexpr size_t kMaxPath = 4096;
 
 capnp::Text::Reader text(const std::string& s) {
   return {s.data(), s.size()};
-}
-
-void encodeLimits(record::Limits::Builder to, const ResolvedLimits& from) {
-  to.setMemoryBytes(from.memoryBytes);
-  to.setPids(from.pids);
-  to.setCpuMillis(from.cpuMillis);
-  to.setCpuTimeMs(from.cpuTimeMs);
-  to.setWallMs(from.wallMs);
-  to.setFileSizeBytes(from.fileSizeBytes);
-  to.setFiles(from.files);
-  to.setDiskBytes(from.diskBytes);
-  to.setTmpBytes(from.tmpBytes);
-  to.setRootBytes(from.rootBytes);
-  to.setShmBytes(from.shmBytes);
-  to.setOutputBytes(from.outputBytes);
-}
-
-ResolvedLimits decodeLimits(record::Limits::Reader from) {
-  ResolvedLimits to;
-  to.memoryBytes = from.getMemoryBytes();
-  to.pids = from.getPids();
-  to.cpuMillis = from.getCpuMillis();
-  to.cpuTimeMs = from.getCpuTimeMs();
-  to.wallMs = from.getWallMs();
-  to.fileSizeBytes = from.getFileSizeBytes();
-  to.files = from.getFiles();
-  to.diskBytes = from.getDiskBytes();
-  to.tmpBytes = from.getTmpBytes();
-  to.rootBytes = from.getRootBytes();
-  to.shmBytes = from.getShmBytes();
-  to.outputBytes = from.getOutputBytes();
-  return to;
 }
 
 record::State encodeState(rpc::SandboxState state) {
@@ -154,6 +123,38 @@ std::string decode(record::SandboxRecord::Reader from, SandboxRecord& to) {
 }
 
 }  // namespace
+
+void encodeLimits(record::Limits::Builder to, const ResolvedLimits& from) {
+  to.setMemoryBytes(from.memoryBytes);
+  to.setPids(from.pids);
+  to.setCpuMillis(from.cpuMillis);
+  to.setCpuTimeMs(from.cpuTimeMs);
+  to.setWallMs(from.wallMs);
+  to.setFileSizeBytes(from.fileSizeBytes);
+  to.setFiles(from.files);
+  to.setDiskBytes(from.diskBytes);
+  to.setTmpBytes(from.tmpBytes);
+  to.setRootBytes(from.rootBytes);
+  to.setShmBytes(from.shmBytes);
+  to.setOutputBytes(from.outputBytes);
+}
+
+ResolvedLimits decodeLimits(record::Limits::Reader from) {
+  ResolvedLimits to;
+  to.memoryBytes = from.getMemoryBytes();
+  to.pids = from.getPids();
+  to.cpuMillis = from.getCpuMillis();
+  to.cpuTimeMs = from.getCpuTimeMs();
+  to.wallMs = from.getWallMs();
+  to.fileSizeBytes = from.getFileSizeBytes();
+  to.files = from.getFiles();
+  to.diskBytes = from.getDiskBytes();
+  to.tmpBytes = from.getTmpBytes();
+  to.rootBytes = from.getRootBytes();
+  to.shmBytes = from.getShmBytes();
+  to.outputBytes = from.getOutputBytes();
+  return to;
+}
 
 bool isRecordName(const std::string& name) {
   if (name.empty() || name.size() > 64 || name[0] == '-') return false;
