@@ -64,7 +64,24 @@ enum Reason {
   unsupported @25;
   # The runtime can't do what `subject` asks for.
   stateFull @26;
-  # The disk of the broker's state directory is full: the record can't be written.
+  # The disk of the broker's state directory, or that of the snapshots, is full: a
+  # record or a snapshot can't be written.
+  noSuchSnapshot @27;
+  # Also: exists, but is another owner's or the token is wrong.
+  tooManySnapshots @28;
+  # `limit` has how many there may be.
+  snapshotTooLarge @29;
+  # `subject` says what of it: bytes, logicalBytes, entries, depth or links.
+  snapshotDamaged @30;
+  # It is not what was written; `detail` says how that shows.
+  snapshotMismatch @31;
+  # Of another runtime, image, machine or version than what it would be put into.
+  snapshotFailed @32;
+  # It could not be taken or put back; `errno` where there is one.
+  snapshotDoesNotFit @33;
+  # The new sandbox's limits are too small for it.
+  snapshotBusy @34;
+  # Of this sandbox one is being taken already.
 }
 
 struct Status {
@@ -127,6 +144,10 @@ struct SandboxSpec {
   # Its programs are to be explained: vm-agent's own filter asks where it refuses
   # otherwise, or whoever explains would not hear of the calls that both refuse.
   # A vm-agent that was taken over can lift it (docs/threat-model.md).
+  snapshot @8 :Text;
+  # NAME.TOKEN of a snapshot of the same owner: the sandbox starts with its files.
+  # What is not said above (runtime, image, limits, seccomp) is as it was there; a
+  # runtime or image that is said must be the same. "" = none.
 }
 
 struct SeccompProfile {
@@ -392,6 +413,29 @@ struct RuntimeInfo {
   # False for `host`.
 }
 
+struct SnapshotInfo {
+  name @0 :Text;
+  owner @1 :Owner;
+  kind @2 :Text;
+  # "filesystem": what was changed or removed in the root, and /work and /tmp.
+  sandbox @3 :Text;
+  # Name of the one it was taken of.
+  runtime @4 :Text;
+  image @5 :Text;
+  createdUnixMs @6 :Int64;
+  limits @7 :Limits;
+  # Of that sandbox: those of one made from it, unless it asks for others.
+  bytes @8 :UInt64;
+  # on the broker's disk
+  dataBytes @9 :UInt64;
+  # content of files
+  entries @10 :UInt32;
+  skippedSockets @11 :UInt32;
+  skippedDevices @12 :UInt32;
+  withoutXattrs @13 :UInt32;
+  # Files and directories whose extended attributes were left behind.
+}
+
 interface AgentPort {
   # For the uid of cordon-agents.
   acquire @0 (owner :Owner, spec :SandboxSpec, whileConnected :Bool) -> (status :Status, sandbox :Sandbox, name :Text, token :Text, info :SandboxInfo);
@@ -410,6 +454,8 @@ interface AgentPort {
   # a live sandbox costs is messages between processes. `runtime`, `limits` and
   # `seccomp` (the name of the workload's profile, "" = none) are the sandbox's;
   # `asks`: it was made with `explain`.
+  snapshots @5 (owner :Owner) -> (snapshots :List(SnapshotInfo));
+  deleteSnapshot @6 (owner :Owner, name :Text, token :Text) -> (status :Status);
 }
 
 interface Stream {
@@ -460,4 +506,7 @@ interface Sandbox {
   killExec @5 (exec :UInt32) -> (status :Status);
   # Kills all processes of the exec through its cgroup.
   destroy @6 () -> (status :Status, receipt :Receipt);
+  snapshot @7 () -> (status :Status, name :Text, token :Text, info :SnapshotInfo);
+  # Freezes the workload, has its files copied by an unprivileged process, thaws.
+  # The token is random, shown once; the broker keeps a hash of it.
 }

@@ -48,24 +48,31 @@ void reportDone() {
 }
 
 void closeUnnamed() {
-  constexpr unsigned kFirstUnnamed = kFirstCgroupFd + kMostCgroupFds;
+  constexpr unsigned kFirstUnnamed = kFirstExtraFd + kMostExtraFds;
   require(Step::kDescriptors, syscall(SYS_close_range, kFirstUnnamed, UINT_MAX, 0));
   for (int fd : {kControlFd, kSpecFd, kStatusFd, kRootFd, kAgentFd, kFilterFd}) {
     require(Step::kDescriptors, fcntl(fd, F_GETFD));
   }
-  // So that the agent's exec is what ends the status pipe, and nothing of ours
+  // So that the program's exec is what ends the status socket, and nothing of ours
   // comes into the sandbox even if a later step forgot it.
   require(Step::kDescriptors, syscall(SYS_close_range, 3u, UINT_MAX, CLOSE_RANGE_CLOEXEC));
 }
 
-void closeAllButTheAgents() {
-  // Held open to the end: the pipe to report on, what is exec'd, the filter.
+void closeAllButThePrograms(JailSpec::Reader spec) {
+  // Held open to the end: the socket to report on, what is exec'd, the filter.
   auto close = [](unsigned from, unsigned to) {
     require(Step::kDescriptors, syscall(SYS_close_range, from, to, 0));
   };
   close(kSpecFd, kSpecFd);
   close(kRootFd, kRootFd);
-  close(kFirstCgroupFd, UINT_MAX);
+  close(kFirstCgroupFd, kFirstExtraFd - 1);
+  close(kFirstExtraFd + spec.getExtraFds(), UINT_MAX);
+  for (uint32_t i = 0; i < spec.getExtraFds(); ++i) {
+    int fd = kFirstExtraFd + static_cast<int>(i);
+    // Not given, as a layer that there is none of.
+    if (fcntl(fd, F_GETFD) < 0) continue;
+    require(Step::kDescriptors, fcntl(fd, F_SETFD, 0));
+  }
 }
 
 }  // namespace cordon::jailer

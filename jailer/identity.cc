@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <initializer_list>
 
 #include "jailer/capabilities.h"
 #include "jailer/core_scheduling.h"
@@ -17,15 +18,33 @@ namespace cordon::jailer {
 
 namespace {
 
-// What vm-agent is left with: to start programs under other ids, and to end them.
-constexpr int kAgentCapabilities[] = {CAP_KILL, CAP_SETGID, CAP_SETUID};
+// What a program is left with, in its user namespace.
+using Capabilities = std::initializer_list<int>;
 
-void keepCapabilities() {
+Capabilities capabilitiesOf(Program program) {
+  // To start programs under other ids, and to end them.
+  static constexpr Capabilities kAgent = {CAP_KILL, CAP_SETGID, CAP_SETUID};
+  // To read what any inside id owns.
+  static constexpr Capabilities kSaver = {CAP_DAC_READ_SEARCH};
+  // To make files of any inside id, with their modes, in anyone's directories.
+  static constexpr Capabilities kRestorer = {CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID};
+  switch (program) {
+    case Program::AGENT:
+      return kAgent;
+    case Program::SAVER:
+      return kSaver;
+    case Program::RESTORER:
+      return kRestorer;
+  }
+  fail(Step::kIdentity, EINVAL);
+}
+
+void keepCapabilities(Capabilities keep) {
   uint64_t kept = 0;
-  for (int capability : kAgentCapabilities) kept |= capabilityBit(capability);
+  for (int capability : keep) kept |= capabilityBit(capability);
   require(Step::kIdentity, keepInBoundingSet(kept) ? 0 : -1);
   require(Step::kIdentity, setCapabilities({kept, kept, kept}) ? 0 : -1);
-  // Through the exec: the agent isn't root.
+  // Through the exec: the program isn't root.
   require(Step::kIdentity, raiseAmbient(kept) ? 0 : -1);
 }
 
@@ -39,6 +58,9 @@ void setHostname(JailSpec::Reader spec) {
 void setLimits(JailSpec::Reader spec) {
   require(Step::kLimits, lowerLimit(RLIMIT_NOFILE, spec.getFiles()) ? 0 : -1);
   require(Step::kLimits, refuseCores() ? 0 : -1);
+  if (spec.getFileBytes() != 0) {
+    require(Step::kLimits, lowerLimit(RLIMIT_FSIZE, spec.getFileBytes()) ? 0 : -1);
+  }
 }
 
 void isolateCore(JailSpec::Reader spec) {
@@ -48,7 +70,7 @@ void isolateCore(JailSpec::Reader spec) {
   noteCoreCookie(cookie);
 }
 
-void becomeAgent(JailSpec::Reader spec, const Prepared& prepared) {
+void becomeUnprivileged(JailSpec::Reader spec, const Prepared& prepared) {
   // All capabilities in it, and none outside any more.
   require(Step::kIdentity, setns(prepared.user, CLONE_NEWUSER));
   require(Step::kIdentity, syscall(SYS_setgroups, 0, nullptr));
@@ -57,7 +79,7 @@ void becomeAgent(JailSpec::Reader spec, const Prepared& prepared) {
   require(Step::kIdentity, syscall(SYS_setresgid, gid, gid, gid));
   // Capabilities stay: the id that is given up is not the namespace's root.
   require(Step::kIdentity, syscall(SYS_setresuid, uid, uid, uid));
-  keepCapabilities();
+  keepCapabilities(capabilitiesOf(spec.getProgram()));
   require(Step::kIdentity, prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
 }
 
@@ -65,8 +87,9 @@ void installFilter() {
   if (int error = loadFilter(kFilterFd)) fail(Step::kFilter, error);
 }
 
-void execAgent() {
-  const char* argv[] = {"vm-agent", nullptr};
+void execProgram(JailSpec::Reader spec) {
+  bool agent = spec.getProgram() == Program::AGENT;
+  const char* argv[] = {agent ? "vm-agent" : "cordon-copier", nullptr};
   const char* env[] = {"PATH=/usr/bin:/bin", nullptr};
   syscall(SYS_execveat, kAgentFd, "", argv, env, AT_EMPTY_PATH);
   fail(Step::kExec, -1);

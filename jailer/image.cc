@@ -56,7 +56,9 @@ kj::AutoCloseFd overlayOver(int lower, int scratch, uint32_t number) {
 
 kj::AutoCloseFd layersTmpfs(JailSpec::Reader spec) {
   return NewFileSystem("tmpfs", 0)
-      .set("mode", "0700")
+      // Nobody has a name for it; who takes a snapshot has a descriptor, and is not
+      // the host's root.
+      .set("mode", "0711")
       .set("size", spec.getRootBytes())
       .set("nr_inodes", spec.getRootInodes())
       .mount(kPlain | MOUNT_ATTR_NOEXEC);
@@ -89,7 +91,7 @@ void attachAt(const char* place, int mount) {
 
 }  // namespace
 
-void attachImage(JailSpec::Reader spec, const Prepared& prepared) {
+void attachImage(JailSpec::Reader spec, const Prepared& prepared, RootLayers& layers) {
   // Attached first in any case, since 6.1 takes no mount into a tree that is still
   // detached.
   if (isAsItIs(spec)) return attachAt("/", kRootFd);
@@ -118,6 +120,10 @@ void attachImage(JailSpec::Reader spec, const Prepared& prepared) {
   attachAt("/", parts[0]);
   for (uint32_t i = 1; i < parts.size(); ++i) {
     attach(parts[i], openBeneath(parts[0], image[i].getWhere().cStr(), i), i);
+  }
+  if (writable) {
+    layers.lower = kj::AutoCloseFd(require(Step::kMounts, fcntl(kRootFd, F_DUPFD_CLOEXEC, 0)));
+    layers.upper = kj::mv(scratch);
   }
   // From here on this is the root; the tree that it was made from goes with the
   // old one.

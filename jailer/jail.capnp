@@ -43,6 +43,24 @@ struct JailSpec {
   # read-only. Each directory of `image` gets a layer on it, files none.
   rootInodes @13 :UInt64;
   # Of that tmpfs. 0 with rootBytes 0, else 16 and more.
+  program @14 :Program;
+  extraFds @15 :UInt32;
+  # How many descriptors from kFirstExtraFd on stay the program's, at most 8;
+  # none for vm-agent.
+  fileBytes @16 :UInt64;
+  # RLIMIT_FSIZE; 0 = as it is. For `saver` alone.
+  layersWritable @17 :Bool;
+  # The layers that are reported can be written to: a snapshot is put into them
+  # before the sandbox is used.
+}
+
+enum Program {
+  agent @0;
+  # vm-agent; its layers are reported.
+  saver @1;
+  # cordon-copier: reads whatever its ids own.
+  restorer @2;
+  # cordon-copier: writes, with owners and modes.
 }
 
 enum Owners {

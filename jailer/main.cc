@@ -1,7 +1,8 @@
 // cordon-jailer: one new sandbox, from an immutable spec to vm-agent running
-// inside. Started by cordon-broker for each sandbox of the `jail` runtime; it
-// reads its spec and its named descriptors and nothing else. docs/jailer.md is
-// this function in words.
+// inside. Started by cordon-broker for each sandbox of the `jail` runtime, and for
+// each run of cordon-copier, whose jail is the same but empty. It reads its spec
+// and its named descriptors and nothing else. docs/jailer.md is this function in
+// words.
 #include "jailer/steps.h"
 
 namespace cordon::jailer {
@@ -51,14 +52,14 @@ namespace {
   done(Step::kLimits);
 
   // ---- Here the host's root ends: user namespace, ids, capabilities.
-  becomeAgent(spec, prepared);
-  closeAllButTheAgents();
+  becomeUnprivileged(spec, prepared);
+  closeAllButThePrograms(spec);
   done(Step::kIdentity);
-  // Last: nothing above has to be in the agent's list of calls.
+  // Last: nothing above has to be in the program's list of calls.
   installFilter();
   done(Step::kFilter);
   reportDone();
-  execAgent();
+  execProgram(spec);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "jailer/layers.h"
 #include "jailer/mount_calls.h"
 #include "jailer/steps.h"
 
@@ -185,11 +186,23 @@ void buildRoot(JailSpec::Reader spec, const Prepared& prepared) {
   mount_attr attributes = {};
   attributes.propagation = MS_PRIVATE;
   require(kBuild, mount_setattr(AT_FDCWD, "/", AT_RECURSIVE, &attributes, sizeof(attributes)));
-  attachImage(spec, prepared);
-  Root root(kRootFd);
+  RootLayers rootLayers;
+  attachImage(spec, prepared, rootLayers);
+  Root root(kRootFd), lower(rootLayers.lower.get());
+  SnapshotLayers layers;
   uint32_t number = 0;
-  for (auto mount : spec.getMounts()) root.add(mount, number++);
+  bool masking = true;
+  for (auto mount : spec.getMounts()) {
+    masking = masking && mount.getKind() == MountKind::MASK;
+    if (!masking) layers.take(rootLayers);
+    root.add(mount, number);
+    if (masking && rootLayers.lower.get() >= 0) lower.add(mount, number);
+    ++number;
+  }
   root.seal();
+  if (spec.getProgram() != Program::AGENT) return;
+  layers.take(rootLayers);
+  layers.report(spec.getLayersWritable());
 }
 
 namespace {

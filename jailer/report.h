@@ -1,5 +1,5 @@
 // What the broker and cordon-jailer agree on beside the spec: descriptor
-// numbers, and the records that come back on the status pipe.
+// numbers, and the records that come back on the status socket.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -9,12 +9,15 @@ namespace cordon::jailer {
 // Descriptors that the jailer is started with. 1 and 2 are /dev/null.
 constexpr int kControlFd = 0;      // becomes the agent's fd 0
 constexpr int kSpecFd = 3;         // sealed memfd, jail.capnp
-constexpr int kStatusFd = 4;       // write end of the status pipe
+constexpr int kStatusFd = 4;       // our end of the status socket (SOCK_SEQPACKET)
 constexpr int kRootFd = 5;         // detached mount: the image's tree
-constexpr int kAgentFd = 6;        // sealed memfd: vm-agent
-constexpr int kFilterFd = 7;       // sealed memfd: the agent's filter, struct sock_filter[]
+constexpr int kAgentFd = 6;        // sealed memfd: the program, vm-agent or cordon-copier
+constexpr int kFilterFd = 7;       // sealed memfd: its filter, struct sock_filter[]
 constexpr int kFirstCgroupFd = 8;  // see JailSpec.cgroupFds
 constexpr int kMostCgroupFds = 8;
+// What the program is given besides, see JailSpec.extraFds.
+constexpr int kFirstExtraFd = kFirstCgroupFd + kMostCgroupFds;
+constexpr int kMostExtraFds = 8;
 
 // The nodes of the host's /dev that a sandbox may have.
 constexpr const char* kDevices[] = {"null", "zero", "full", "random", "urandom", "tty"};
@@ -50,11 +53,12 @@ constexpr const char* stepName(Step step) {
 inline constexpr std::array<const char*, 7> kNamespaces = {"user", "mnt", "pid",   "net",
                                                            "ipc",  "uts", "cgroup"};
 
-// One write each, smaller than PIPE_BUF. kBorn comes first, then either kFailed
-// or kDone and, when the agent runs, the end of the pipe (it is CLOEXEC).
+// One message each. kBorn (which kLayers may overtake), then kLayers where the
+// program is vm-agent, and either kFailed or kDone and, when the program runs, the
+// end of the socket (it is CLOEXEC).
 struct Report {
   static constexpr uint32_t kMagic = 0x6a61696c;
-  enum Kind : uint32_t { kBorn = 1, kFailed = 2, kDone = 3 };
+  enum Kind : uint32_t { kBorn = 1, kFailed = 2, kDone = 3, kLayers = 4 };
   uint32_t magic = kMagic;
   uint32_t kind = 0;
   int32_t pid = 0;      // kBorn: the sandbox's init, a child of the jailer's parent
@@ -67,5 +71,13 @@ struct Report {
   std::array<uint64_t, kNamespaces.size()> namespaces = {};  // kDone: inode numbers
   uint64_t coreCookie = 0;  // kDone: of the init, as the kernel told it; 0 = none was asked for
 };
+
+// The descriptors that come with kLayers, in order: detached mounts of what the sandbox can
+// write, nothing else mounted in them. The last three where the root is writable:
+// the root as it is seen inside, its lower layers, and the tmpfs with the upper
+// layers (u0, u1, … as in JailSpec.image).
+enum LayerFd : uint32_t { kWorkLayer, kTmpLayer, kMergedLayer, kLowerLayer, kUpperLayer };
+constexpr uint32_t kReadOnlyRootLayers = 2;
+constexpr uint32_t kWritableRootLayers = 5;
 
 }  // namespace cordon::jailer

@@ -302,6 +302,10 @@ CompiledProfile compileProfile(const std::string& name, const Profile& profile) 
   return compiled;
 }
 
+CompiledProfile compileCopierProfile() {
+  return compileProfile("copier", copierProfile());
+}
+
 CompiledProfile compileAgentProfile() {
   return compileProfile("agent", agentProfile());
 }

@@ -37,6 +37,9 @@ CompiledProfile compileAgentProfile();
 // (seccomp_asking.h), since nobody is asked about what it refuses.
 CompiledProfile compileAskingAgentProfile();
 
+// cordon-copier's.
+CompiledProfile compileCopierProfile();
+
 // The agent's own filter as the `linux.seccomp` object of an OCI configuration
 // (JSON text): the default profile plus what vm-agent itself needs (clone3 for
 // CLONE_INTO_CGROUP, setting RLIMIT_CORE).

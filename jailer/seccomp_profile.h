@@ -86,6 +86,9 @@ Profile buildProfile();
 // A superset of the default: filters intersect, and every workload inherits it.
 Profile agentProfile();
 
+// cordon-copier's own.
+Profile copierProfile();
+
 // The profile with this call taken out of every list: it answers EPERM.
 Profile without(Profile profile, std::string_view call);
 

@@ -102,6 +102,23 @@ const char* whatIsWrong(capnp::List<ImageMount>::Reader image) {
   return nullptr;
 }
 
+const char* whatIsWrongWithProgram(JailSpec::Reader spec) {
+  if (spec.getExtraFds() > kMostExtraFds) return "extraFds";
+  switch (spec.getProgram()) {
+    case Program::AGENT:
+      if (spec.getExtraFds() != 0) return "extraFds";
+      break;
+    case Program::SAVER:
+    case Program::RESTORER:
+      if (spec.getLayersWritable() || spec.getRootBytes() != 0) return "layers of a copier";
+      break;
+    default:
+      return "program";
+  }
+  if (spec.getFileBytes() != 0 && spec.getProgram() != Program::SAVER) return "fileBytes";
+  return nullptr;
+}
+
 }  // namespace
 
 const char* whatIsWrong(JailSpec::Reader spec) {
@@ -126,6 +143,7 @@ const char* whatIsWrong(JailSpec::Reader spec) {
       return "cgroups";
   }
   if (const char* wrong = whatIsWrong(spec.getImage())) return wrong;
+  if (const char* wrong = whatIsWrongWithProgram(spec)) return wrong;
   bool writable = spec.getRootBytes() != 0;
   if (writable ? spec.getRootInodes() < 16 : spec.getRootInodes() != 0) return "rootInodes";
   if (spec.getMounts().size() > MAX_MOUNTS) return "mounts";

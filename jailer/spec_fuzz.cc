@@ -75,6 +75,13 @@ void mustBeGood(JailSpec::Reader spec) {
     root = false;
   }
   mustHold((spec.getRootBytes() == 0) == (spec.getRootInodes() == 0));
+  mustHold(spec.getProgram() <= Program::RESTORER);
+  mustHold(spec.getExtraFds() <= 8);
+  bool agent = spec.getProgram() == Program::AGENT;
+  // vm-agent gets nothing besides, and a copier has no layers of its own.
+  mustHold(!agent || spec.getExtraFds() == 0);
+  mustHold(agent || (!spec.getLayersWritable() && spec.getRootBytes() == 0));
+  mustHold(spec.getFileBytes() == 0 || spec.getProgram() == Program::SAVER);
 }
 
 }  // namespace
@@ -99,7 +106,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-std::vector<std::string> cordon::fuzz::corpus() {
+namespace {
+
+std::string specOf(Program program) {
   capnp::MallocMessageBuilder message;
   auto spec = message.initRoot<JailSpec>();
   spec.setVersion(SPEC_VERSION);
@@ -114,8 +123,15 @@ std::vector<std::string> cordon::fuzz::corpus() {
   image[0].setDirectory(true);
   image[1].setWhere("usr");
   image[1].setOwners(Owners::OWN);
-  spec.setRootBytes(1 << 20);
-  spec.setRootInodes(256);
+  spec.setProgram(program);
+  if (program == Program::AGENT) {
+    spec.setRootBytes(1 << 20);
+    spec.setRootInodes(256);
+    spec.setLayersWritable(true);
+  } else {
+    spec.setExtraFds(7);
+  }
+  if (program == Program::SAVER) spec.setFileBytes(1 << 20);
   auto mounts = spec.initMounts(4);
   mounts[0].setWhere("proc");
   mounts[1].setKind(MountKind::DEVICE);
@@ -130,7 +146,13 @@ std::vector<std::string> cordon::fuzz::corpus() {
   option.setValue("65536");
   auto words = capnp::messageToFlatArray(message);
   auto bytes = words.asBytes();
-  return {std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size())};
+  return {reinterpret_cast<const char*>(bytes.begin()), bytes.size()};
+}
+
+}  // namespace
+
+std::vector<std::string> cordon::fuzz::corpus() {
+  return {specOf(Program::AGENT), specOf(Program::SAVER), specOf(Program::RESTORER)};
 }
 
 void cordon::fuzz::repair(std::string& input) {

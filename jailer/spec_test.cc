@@ -134,6 +134,32 @@ TEST(JailSpecTest, AWritableRootHasASize) {
   EXPECT_EQ(both(1 << 20, 0), "rootInodes");
 }
 
+TEST(JailSpecTest, WhatACopierIsGiven) {
+  auto copier = [](const Change& change) {
+    return wrong([&](auto s) {
+      s.setProgram(Program::SAVER);
+      s.setExtraFds(7);
+      s.setFileBytes(1 << 20);
+      change(s);
+    });
+  };
+  EXPECT_EQ(copier([](auto) {}), "");
+  EXPECT_EQ(copier([](auto s) { s.setExtraFds(9); }), "extraFds");
+  EXPECT_EQ(copier([](auto s) { s.setProgram(static_cast<Program>(3)); }), "program");
+  // What a restore writes may be longer than what it takes.
+  EXPECT_EQ(copier([](auto s) { s.setProgram(Program::RESTORER); }), "fileBytes");
+  EXPECT_EQ(copier([](auto s) { s.setLayersWritable(true); }), "layers of a copier");
+  EXPECT_EQ(copier([](auto s) {
+              s.setRootBytes(1 << 20);
+              s.setRootInodes(256);
+            }),
+            "layers of a copier");
+  // vm-agent gets nothing.
+  EXPECT_EQ(wrong([](auto s) { s.setExtraFds(1); }), "extraFds");
+  EXPECT_EQ(wrong([](auto s) { s.setFileBytes(1); }), "fileBytes");
+  EXPECT_EQ(wrong([](auto s) { s.setLayersWritable(true); }), "");
+}
+
 TEST(JailSpecTest, DevicesAreTheSix) {
   for (const char* good :
        {"dev/null", "dev/zero", "dev/full", "dev/random", "dev/urandom", "dev/tty"}) {

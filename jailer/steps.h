@@ -1,5 +1,5 @@
 // The steps of the pipeline (main.cc has their order and why it is that one).
-// Each either succeeds or ends the process with a record on the status pipe.
+// Each either succeeds or ends the process with a record on the status socket.
 #pragma once
 #include <kj/io.h>
 #include <sys/types.h>
@@ -27,7 +27,7 @@ T require(Step step, T result, uint32_t detail = 0);
 
 // descriptors.cc
 void closeUnnamed();
-void closeAllButTheAgents();
+void closeAllButThePrograms(JailSpec::Reader spec);
 
 // spec.cc: the spec in mapped memory; wholly checked.
 JailSpec::Reader readSpec();
@@ -57,11 +57,18 @@ void enterNetwork(const Prepared& prepared);
 // Their inode numbers, for the last record.
 void noteNamespaces(const Prepared& prepared);
 
-// mounts.cc
+// What attachImage() leaves for whoever takes snapshots; nothing where the root is
+// read-only.
+struct RootLayers {
+  kj::AutoCloseFd lower;  // the image's tree, still attached beneath the old root
+  kj::AutoCloseFd upper;
+};
+
+// mounts.cc; reports the layers of what vm-agent's programs can write.
 void buildRoot(JailSpec::Reader spec, const Prepared& prepared);
 // image.cc: kRootFd covers the old root: the image, with its owners, and writable
 // where the spec says so.
-void attachImage(JailSpec::Reader spec, const Prepared& prepared);
+void attachImage(JailSpec::Reader spec, const Prepared& prepared, RootLayers& layers);
 void enterRoot();
 
 // identity.cc
@@ -69,9 +76,9 @@ void setHostname(JailSpec::Reader spec);
 void setLimits(JailSpec::Reader spec);
 // Where the spec asks for it: all that runs in the sandbox has one cookie.
 void isolateCore(JailSpec::Reader spec);
-void becomeAgent(JailSpec::Reader spec, const Prepared& prepared);
+void becomeUnprivileged(JailSpec::Reader spec, const Prepared& prepared);
 void installFilter();
-[[noreturn]] void execAgent();
+[[noreturn]] void execProgram(JailSpec::Reader spec);
 
 template <typename T>
 T require(Step step, T result, uint32_t detail) {

@@ -67,8 +67,8 @@ T stopWith(int step, T result) {
 #define awaitFurnished(prepared) (awaitFurnished(prepared), stop(12))
 #define setLimits(spec) (setLimits(spec), stop(13))
 #define isolateCore(spec) (isolateCore(spec), stop(14))
-#define becomeAgent(spec, prepared) (becomeAgent(spec, prepared), stop(15))
-#define closeAllButTheAgents() (closeAllButTheAgents(), stop(16))
+#define becomeUnprivileged(spec, prepared) (becomeUnprivileged(spec, prepared), stop(15))
+#define closeAllButThePrograms(spec) (closeAllButThePrograms(spec), stop(16))
 #define installFilter() (installFilter(), stop(17))
 
 #include "jailer/main.cc"

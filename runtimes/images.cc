@@ -51,6 +51,28 @@ Resolved refusal(rpc::Reason reason, std::string detail) {
   return Resolved(ImageRefusal{reason, std::move(detail)});
 }
 
+std::string identityOf(const ImageDirectory& directory) {
+  std::string text;
+  for (auto part :
+       {directory.device, directory.inode, static_cast<uint64_t>(directory.ctimeSeconds),
+        static_cast<uint64_t>(directory.ctimeNanoseconds)}) {
+    text += (text.empty() ? "" : ":") + std::to_string(part);
+  }
+  return text;
+}
+
+// Packages that come or go touch these directories.
+std::string hostUsrIdentity() {
+  std::string text;
+  for (const char* path : {"/usr", "/usr/bin", "/usr/lib"}) {
+    struct stat status = {};
+    if (stat(path, &status) != 0) continue;
+    text += (text.empty() ? "" : ":") + std::to_string(status.st_ino) + "." +
+            std::to_string(status.st_mtim.tv_sec);
+  }
+  return text;
+}
+
 class ImageStoreImpl final : public ImageStore {
  public:
   ImageStoreImpl(const std::string& workDir, std::vector<std::string> imageDirs,
@@ -100,7 +122,8 @@ class ImageStoreImpl final : public ImageStore {
   kj::Promise<Resolved> resolveHostUsr() {
     KJ_IF_MAYBE (image, hostUsr_) return Resolved(std::shared_ptr<const Image>(*image));
     return build(
-        kHostUsr, [](Skeleton& skeleton, int agent) { buildHostUsr(skeleton, agent); },
+        kHostUsr, hostUsrIdentity(),
+        [](Skeleton& skeleton, int agent) { buildHostUsr(skeleton, agent); },
         [this](std::shared_ptr<const Image> image) { hostUsr_ = kj::mv(image); });
   }
 
@@ -120,7 +143,7 @@ class ImageStoreImpl final : public ImageStore {
               return refusal(rpc::Reason::IMAGE_REFUSED, "host-usr: /usr" + walked.refusal);
             }
             return build(
-                kHostUsr,
+                kHostUsr, hostUsrIdentity(),
                 [](Skeleton& skeleton, int agent) { buildHostUsr(skeleton, agent, true); },
                 [this](std::shared_ptr<const Image> image) { ownHostUsr_ = kj::mv(image); },
                 kj::mv(walked.closed));
@@ -182,7 +205,7 @@ class ImageStoreImpl final : public ImageStore {
           Resolved answer =
               walked.refusal.empty()
                   ? build(
-                        name,
+                        name, identityOf(directory),
                         [&](Skeleton& skeleton, int agent) {
                           buildDirectoryImage(skeleton, directory.root, walked.top, agent);
                         },
@@ -194,7 +217,7 @@ class ImageStoreImpl final : public ImageStore {
   }
 
   template <typename Fill, typename Keep>
-  Resolved build(const std::string& name, Fill&& fill, Keep&& keep,
+  Resolved build(const std::string& name, std::string identity, Fill&& fill, Keep&& keep,
                  std::vector<std::string> closedInUsr = {}) {
     auto image = std::make_shared<BuiltImage>();
     std::string why;
@@ -211,6 +234,7 @@ class ImageStoreImpl final : public ImageStore {
     }
     if (!why.empty()) return refusal(rpc::Reason::IMAGE_REFUSED, name + ": " + why);
     image->name = name;
+    image->identity = std::move(identity);
     image->rootfs = image->skeleton->path();
     image->mounts = image->skeleton->mounts();
     for (auto& path : closedInUsr) image->closed.push_back("usr/" + path);

@@ -20,6 +20,7 @@
 #include "broker/children.h"
 #include "broker/kernel_facts.h"
 #include "broker/limits.h"
+#include "copier/job.h"
 #include "runtimes/mount_plan.h"
 
 namespace cordon::runtimes {
@@ -66,6 +67,9 @@ struct Image {
   // Where the host's files show their owners all the same (a writable root on
   // host-usr): what the host keeps from others is masked. Relative paths.
   std::vector<std::string> closed;
+  // Changes when the image's directory is replaced: what a snapshot is of. It does
+  // not see every change within.
+  std::string identity;
   uint32_t defaultUid = 1000;  // inside ids
   uint32_t defaultGid = 1000;
 };
@@ -87,6 +91,8 @@ struct CreateRequest {
   // The agent's end of the control socket: fd 0 of vm-agent. The broker has
   // queued the AgentConfig on the other end already.
   kj::AutoCloseFd control;
+  // A snapshot will be put into its layers before it is used.
+  bool willRestore = false;
 };
 
 // Why a create failed. `detail` is ours, never the runtime's stderr.
@@ -95,6 +101,12 @@ struct CreateFailure {
   std::string detail;
   int error = 0;
 };
+
+// What can be written in a sandbox, as detached mounts that nothing inside reaches:
+// for its runtime's snapshot() and restore() alone. Read-only, but for a sandbox
+// that is restored until that is done. They pin the files, so whoever destroys the
+// sandbox closes them.
+using Layers = std::vector<kj::AutoCloseFd>;
 
 // Which cookie everything in a sandbox has, and whom the kernel told.
 struct CoreCookie {
@@ -111,7 +123,26 @@ struct Started {
   // nobody of ours was in a position to read it.
   broker::NamespaceInodes namespaces{};
   CoreCookie core{};
+  Layers layers = {};  // empty where the runtime has no snapshots
 };
+
+// One run of cordon-copier, for a snapshot or a restore. What is pointed at
+// outlives the promise.
+struct CopyRequest {
+  std::string name;  // of the sandbox
+  const Image* image = nullptr;
+  IdRange ids;
+  const Layers* layers = nullptr;
+  broker::SandboxCgroups* cgroups = nullptr;
+  broker::HelperGroup* group = nullptr;
+  int archive = -1;  // a file of ours, that it writes or reads
+  copier::Job job;
+  kj::Duration timeout = 30 * kj::SECONDS;
+};
+// What it told, numbers alone; or that it could not be run.
+using CopyResult = kj::OneOf<copier::Report, CreateFailure>;
+
+class Copying;  // copying.h
 
 class Runtime {
  public:
@@ -144,8 +175,21 @@ class Runtime {
   virtual const char* argumentsChosenBy() const {
     return "the program itself, filtered by seccomp";
   }
+  // What a snapshot holds ("filesystem"), or "" where there are none.
+  virtual const char* snapshotKind() const { return ""; }
+  // Copies the layers of a frozen sandbox into an archive, or an archive into the
+  // layers of a new one, which are read-only afterwards. Both by an unprivileged
+  // process in a jail of its own; none is left when the promise has been resolved,
+  // and when it is dropped, the group has been told to die.
+  virtual kj::Promise<CopyResult> snapshot(CopyRequest) { return noSnapshots(); }
+  virtual kj::Promise<CopyResult> restore(CopyRequest) { return noSnapshots(); }
   // One line for the inspect card; the workload's seccomp profile is not in it.
   virtual std::string isolation() const = 0;
+
+ private:
+  static kj::Promise<CopyResult> noSnapshots() {
+    return CopyResult(CreateFailure{rpc::Reason::UNSUPPORTED, "this runtime has no snapshots"});
+  }
 };
 
 }  // namespace cordon::runtimes

@@ -145,7 +145,24 @@ class RuntimeFixture : public ::testing::Test {
       FAIL() << result.get<CreateFailure>().detail;
     }
     init_ = kj::mv(result.get<Started>().init);
+    layers_ = kj::mv(result.get<Started>().layers);
     started_ = true;
+  }
+
+  // A layer: of the same files as `path` inside, and no way out of it.
+  void expectLayer(int layer, bool writable, const std::string& seenInside) {
+    struct stat here = {}, above = {};
+    ASSERT_EQ(fstatat(layer, ".", &here, 0), 0);
+    ASSERT_EQ(fstatat(layer, "../../..", &above, 0), 0);
+    EXPECT_EQ(here.st_ino, above.st_ino);
+    EXPECT_EQ(openat(layer, "../../../../etc/passwd", O_RDONLY | O_CLOEXEC), -1);
+    EXPECT_EQ(faccessat(layer, seenInside.c_str(), F_OK, 0), 0) << seenInside;
+    kj::AutoCloseFd made(openat(layer, "from-outside", O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+    int error = errno;
+    EXPECT_EQ(made.get() >= 0, writable);
+    if (!writable) {
+      EXPECT_EQ(error, EROFS);
+    }
   }
 
   // For a request with ownCore. Where the kernel can, its init has the cookie that
@@ -195,6 +212,7 @@ class RuntimeFixture : public ::testing::Test {
   void destroy() {
     init_->signal(SIGKILL);
     init_->onExit().wait(wait_);
+    layers_.clear();
     started_ = false;
     auto left = runtime_->cleanup(kSandbox, directory_);
     EXPECT_TRUE(left.empty()) << left[0].name;
@@ -225,6 +243,7 @@ class RuntimeFixture : public ::testing::Test {
   kj::Own<broker::SandboxCgroups> cgroups_;
   kj::AutoCloseFd control_;
   kj::Own<broker::Child> init_;
+  Layers layers_;
   bool started_ = false;
 };
 

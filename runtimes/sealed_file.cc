@@ -35,4 +35,12 @@ kj::AutoCloseFd sealedFile(const char* name, kj::ArrayPtr<const kj::byte> bytes,
   return file;
 }
 
+kj::AutoCloseFd sealedProgram(const char* name, const std::string& path) {
+  constexpr size_t kMostBytes = 64 << 20;
+  int raw;
+  KJ_SYSCALL(raw = open(path.c_str(), O_RDONLY | O_CLOEXEC), path);
+  kj::AutoCloseFd file(raw);
+  return sealedFile(name, kj::FdInputStream(file.get()).readAllBytes(kMostBytes), 0111);
+}
+
 }  // namespace cordon::runtimes

@@ -19,12 +19,17 @@ rpc::Code codeOf(rpc::Reason reason) {
     case rpc::Reason::SECCOMP_NOT_APPLIED:
     case rpc::Reason::BAD_NAME:
     case rpc::Reason::EXEC_LIMIT_TOO_WIDE:
+    case rpc::Reason::SNAPSHOT_DOES_NOT_FIT:
       return rpc::Code::INVALID_ARGUMENT;
     case rpc::Reason::NO_SUCH_SANDBOX:
     case rpc::Reason::NO_SUCH_EXEC:
+    case rpc::Reason::NO_SUCH_SNAPSHOT:
       return rpc::Code::NOT_FOUND;
     case rpc::Reason::TOO_MANY_SANDBOXES:
     case rpc::Reason::TOO_MANY_EXECS:
+    case rpc::Reason::TOO_MANY_SNAPSHOTS:
+    case rpc::Reason::SNAPSHOT_TOO_LARGE:
+    case rpc::Reason::SNAPSHOT_BUSY:
     case rpc::Reason::HOST_LIMIT:
     case rpc::Reason::ID_RANGES_EXHAUSTED:
     case rpc::Reason::STATE_FULL:
@@ -33,12 +38,15 @@ rpc::Code codeOf(rpc::Reason reason) {
     case rpc::Reason::IMAGE_REFUSED:
     case rpc::Reason::SANDBOX_GONE:
     case rpc::Reason::LIMIT_NOT_APPLIED:
+    case rpc::Reason::SNAPSHOT_DAMAGED:
+    case rpc::Reason::SNAPSHOT_MISMATCH:
       return rpc::Code::FAILED_PRECONDITION;
     case rpc::Reason::RUNTIME_UNAVAILABLE:
     case rpc::Reason::RUNTIME_FAILED:
     case rpc::Reason::RUNTIME_TIMEOUT:
     case rpc::Reason::AGENT_UNRESPONSIVE:
     case rpc::Reason::SHUTTING_DOWN:
+    case rpc::Reason::SNAPSHOT_FAILED:
       return rpc::Code::UNAVAILABLE;
     case rpc::Reason::NONE:
       break;

@@ -10,9 +10,12 @@
 
 #include <algorithm>
 
+#include "runtimes/copying.h"
+#include "runtimes/detached_mounts.h"
 #include "runtimes/host_checks.h"
-#include "runtimes/jail/jail_create.h"
+#include "runtimes/jail/jail_launch.h"
 #include "runtimes/jail/jail_spec.h"
+#include "runtimes/kill_cgroups.h"
 #include "runtimes/sealed_file.h"
 
 namespace cordon::runtimes {
@@ -20,14 +23,6 @@ namespace cordon::runtimes {
 namespace {
 
 constexpr char kVersion[] = "1";
-constexpr size_t kMostAgentBytes = 64 << 20;
-
-kj::Array<kj::byte> wholeFile(const std::string& path) {
-  int raw;
-  KJ_SYSCALL(raw = open(path.c_str(), O_RDONLY | O_CLOEXEC), path);
-  kj::AutoCloseFd file(raw);
-  return kj::FdInputStream(file.get()).readAllBytes(kMostAgentBytes);
-}
 
 class JailRuntime final : public Runtime {
  public:
@@ -63,13 +58,35 @@ class JailRuntime final : public Runtime {
     KJ_REQUIRE(request.image != nullptr && request.cgroups != nullptr,
                "a jail needs an image and cgroups");
     prepare();
-    auto job = kj::heap<JailCreate>(children_, timer_, options_, parts_, kj::mv(request));
-    auto promise = job->run();
-    return promise.attach(kj::mv(job));
+    auto launcher = kj::heap<JailLauncher>(children_, timer_, plan(request));
+    auto launched = launcher->run();
+    return launched.attach(kj::mv(launcher))
+        .then([this, cgroups = request.cgroups,
+               name = request.name](JailLauncher::Result&& result) -> kj::Promise<Created> {
+          if (result.is<CreateFailure>()) return Created(kj::mv(result.get<CreateFailure>()));
+          auto& started = result.get<Launched>();
+          KJ_IF_MAYBE (ended, started.init->exited()) {
+            return endedAtOnce(*cgroups, name, ended->code);
+          }
+          Created created;
+          created.init<Started>(Started{kj::mv(started.init), kj::mv(started.steps),
+                                        started.namespaces, started.core, kj::mv(started.layers)});
+          return kj::mv(created);
+        });
+  }
+
+  const char* snapshotKind() const override {
+    return options_.copying == nullptr ? "" : options_.copying->kind();
+  }
+  kj::Promise<CopyResult> snapshot(CopyRequest request) override {
+    return options_.copying->snapshot(kj::mv(request));
+  }
+  kj::Promise<CopyResult> restore(CopyRequest request) override {
+    return options_.copying->restore(kj::mv(request));
   }
 
   MountPlan mountPlan(const CreateRequest& request) const override {
-    return jailMountPlan(request, parts_.cpus);
+    return jailMountPlan(request, cpus_);
   }
   std::string version() const override { return kVersion; }
 
@@ -97,13 +114,50 @@ class JailRuntime final : public Runtime {
     return "";
   }
 
+  using Created = kj::OneOf<Started, CreateFailure>;
+
+  // `request` lives until run() has returned.
+  JailLaunch plan(CreateRequest& request) const {
+    JailLaunch launch;
+    launch.name = request.name;
+    launch.program = options_.jailer;
+    launch.timeout = options_.createTimeout;
+    launch.open = [this, &request]() {
+      JailDescriptors with;
+      with.control = kj::mv(request.control);
+      with.root = detachedTree(request.image->rootfs);
+      with.inside = agent_.get();
+      with.filter = request.explain ? options_.filters.asking : options_.filters.refusing;
+      with.cgroup = request.cgroups->initFds();
+      with.cgroupNamespace = request.cgroups->namespaceFd();
+      with.spec = sealedSpec(request, cpus_, with.cgroupFds());
+      return with;
+    };
+    launch.killAll = [this, cgroups = request.cgroups, name = request.name]() {
+      return kill(*cgroups, name);
+    };
+    return launch;
+  }
+
+  kj::Promise<void> kill(broker::SandboxCgroups& cgroups, const std::string& name) const {
+    auto held = kj::heap<std::string>(name);
+    auto killed = killCgroups(cgroups, children_, timer_, *held);
+    return killed.attach(kj::mv(held));
+  }
+
+  kj::Promise<Created> endedAtOnce(broker::SandboxCgroups& cgroups, const std::string& name,
+                                   int code) const {
+    return kill(cgroups, name).then([code]() {
+      return Created(CreateFailure{rpc::Reason::RUNTIME_FAILED,
+                                   "the agent ended at once with " + std::to_string(code)});
+    });
+  }
+
   // Once: what runs in a sandbox can't be changed by whoever replaces a file later.
   void prepare() {
     if (agent_.get() >= 0) return;
-    // Nobody inside can read it, and it can't be dumped from its first instruction.
-    agent_ = sealedFile("vm-agent", wholeFile(options_.vmAgent), 0111);
-    parts_ = {agent_.get(), options_.filters,
-              static_cast<unsigned>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF)))};
+    agent_ = sealedProgram("vm-agent", options_.vmAgent);
+    cpus_ = static_cast<unsigned>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF)));
   }
 
   broker::Children& children_;
@@ -111,7 +165,7 @@ class JailRuntime final : public Runtime {
   const broker::CgroupTree& cgroups_;
   JailOptions options_;
   kj::AutoCloseFd agent_;
-  JailParts parts_{-1, {}, 1};
+  unsigned cpus_ = 1;
 };
 
 }  // namespace

@@ -25,6 +25,8 @@ struct JailOptions {
   JailFilters filters;
   // How long the jailer may take until it is killed (runtimeTimeout).
   kj::Duration createTimeout = 10 * kj::SECONDS;
+  // Null: there are no snapshots. Outlives the runtime.
+  Copying* copying = nullptr;
 };
 
 // `children`, `timer` and `cgroups` must outlive the runtime.

@@ -33,6 +33,10 @@ std::string number(uint64_t value) {
 class Plan {
  public:
   Plan(const CreateRequest& request, unsigned cpus) : request_(request) {
+    // First: snapshots are taken of the root with these masks and nothing else in it.
+    for (const std::string& path : request.image->closed) {
+      add({.kind = MountKind::MASK, .where = path, .optional = true});
+    }
     addKernel();
     addDevices();
     addScratch();
@@ -42,9 +46,6 @@ class Plan {
            .readOnly = true,
            .noExec = true,
            .optional = true});
-    }
-    for (const std::string& path : request.image->closed) {
-      add({.kind = MountKind::MASK, .where = path, .optional = true});
     }
     for (const std::string& path : maskedPaths(cpus)) {
       add({.kind = MountKind::MASK, .where = path.substr(1), .optional = true});
@@ -192,6 +193,18 @@ void writeImage(jailer::JailSpec::Builder spec, const CreateRequest& request) {
   spec.setRootInodes(writable ? scratchInodes(request.limits.rootBytes) : 0);
 }
 
+kj::AutoCloseFd sealed(capnp::MessageBuilder& message) {
+  auto words = capnp::messageToFlatArray(message);
+  auto bytes = words.asBytes();
+  KJ_REQUIRE(bytes.size() <= jailer::MAX_SPEC_BYTES, "the spec is too long", bytes.size());
+  return sealedFile("jail-spec", bytes, 0600);
+}
+
+jailer::CgroupEntry entryOf(const broker::SandboxCgroups& cgroups) {
+  return cgroups.mode() == broker::CgroupMode::kV2 ? jailer::CgroupEntry::BORN_INSIDE
+                                                   : jailer::CgroupEntry::JOIN_TASKS;
+}
+
 }  // namespace
 
 void fillJailSpec(jailer::JailSpec::Builder spec, const CreateRequest& request, unsigned cpus,
@@ -203,9 +216,9 @@ void fillJailSpec(jailer::JailSpec::Builder spec, const CreateRequest& request, 
   spec.setAgentUid(ipc::kAgentUid);
   spec.setAgentGid(ipc::kAgentGid);
   spec.setFiles(agentFiles(request.limits.files));
-  bool v2 = request.cgroups->mode() == broker::CgroupMode::kV2;
-  spec.setCgroups(v2 ? jailer::CgroupEntry::BORN_INSIDE : jailer::CgroupEntry::JOIN_TASKS);
+  spec.setCgroups(entryOf(*request.cgroups));
   spec.setCgroupFds(cgroupFds);
+  spec.setLayersWritable(request.willRestore);
   spec.setCoreScheduling(request.ownCore);
   writeImage(spec, request);
   Plan plan(request, cpus);
@@ -220,13 +233,32 @@ MountPlan jailMountPlan(const CreateRequest& request, unsigned cpus) {
   return result;
 }
 
+kj::AutoCloseFd sealedCopierSpec(const CopyRequest& request, uint32_t cgroupFds) {
+  constexpr uint32_t kCopierId = 65001;  // nobody's inside
+  constexpr uint64_t kFiles = 1024;
+  bool saves = request.job.task == copier::Task::kSave;
+  capnp::MallocMessageBuilder message;
+  auto spec = message.initRoot<jailer::JailSpec>();
+  spec.setVersion(jailer::SPEC_VERSION);
+  spec.setHostname("copier");
+  spec.setIdFirst(request.ids.first);
+  spec.setIdCount(request.ids.count);
+  spec.setAgentUid(kCopierId);
+  spec.setAgentGid(kCopierId);
+  spec.setFiles(kFiles);
+  spec.setCgroups(entryOf(*request.cgroups));
+  spec.setCgroupFds(cgroupFds);
+  spec.initImage(1)[0].setDirectory(true);
+  spec.setProgram(saves ? jailer::Program::SAVER : jailer::Program::RESTORER);
+  spec.setExtraFds(copier::kEndFd - copier::kJobFd);
+  if (saves) spec.setFileBytes(request.job.bounds.archiveBytes);
+  return sealed(message);
+}
+
 kj::AutoCloseFd sealedSpec(const CreateRequest& request, unsigned cpus, uint32_t cgroupFds) {
   capnp::MallocMessageBuilder message;
   fillJailSpec(message.initRoot<jailer::JailSpec>(), request, cpus, cgroupFds);
-  auto words = capnp::messageToFlatArray(message);
-  auto bytes = words.asBytes();
-  KJ_REQUIRE(bytes.size() <= jailer::MAX_SPEC_BYTES, "the spec is too long", bytes.size());
-  return sealedFile("jail-spec", bytes, 0600);
+  return sealed(message);
 }
 
 }  // namespace cordon::runtimes

@@ -18,4 +18,7 @@ MountPlan jailMountPlan(const CreateRequest& request, unsigned cpus);
 // In a sealed memfd.
 kj::AutoCloseFd sealedSpec(const CreateRequest& request, unsigned cpus, uint32_t cgroupFds);
 
+// Of a jail for cordon-copier: an empty root, and nothing but its descriptors.
+kj::AutoCloseFd sealedCopierSpec(const CopyRequest& request, uint32_t cgroupFds);
+
 }  // namespace cordon::runtimes

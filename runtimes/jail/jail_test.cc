@@ -29,12 +29,15 @@ class Jail : public RuntimeFixture {
   void SetUp() override {
     RuntimeFixture::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    options_ = {CORDON_TEST_JAILER, agent_, {filter_.bpf.get(), -1}, 20 * kj::SECONDS};
+    options_ = {.jailer = CORDON_TEST_JAILER,
+                .vmAgent = agent_,
+                .filters = {filter_.bpf.get(), -1},
+                .createTimeout = 20 * kj::SECONDS};
   }
 
   Stream connect() { return Stream(openStream()); }
 
-  // A jailer: a shell script with the status pipe as fd 4.
+  // A jailer: a shell script with the status socket as fd 4.
   void useScript(const std::string& text, kj::Duration timeout = 20 * kj::SECONDS) {
     options_.jailer = root_ + "/fake-jailer";
     options_.createTimeout = timeout;
@@ -171,6 +174,24 @@ TEST_F(Jail, TheMountsAreThose) {
   };
   for (auto& [point, expected] : kTable) EXPECT_EQ(flags[point], expected) << point;
   destroy();
+}
+
+TEST_F(Jail, LayersAreForReadingUnlessOneIsRestored) {
+  for (bool restoring : {false, true}) {
+    change_ = [&](CreateRequest& request) { request.willRestore = restoring; };
+    startSandbox();
+    if (HasFatalFailure()) return;
+    Stream stream = connect();
+    ASSERT_TRUE(stream.ready());
+    ASSERT_EQ(layers_.size(), jailer::kReadOnlyRootLayers);
+    EXPECT_EQ(stream.ask("try /work/inside"), "ok");
+    EXPECT_EQ(stream.ask("try /tmp/inside"), "ok");
+    for (auto& layer : layers_) expectLayer(layer, restoring, "inside");
+    std::string seen = stream.ask("list /work");
+    EXPECT_EQ(seen.find("from-outside") != std::string::npos, restoring) << seen;
+    destroy();
+    removeCgroups();
+  }
 }
 
 TEST_F(Jail, InitsEndIsSeen) {

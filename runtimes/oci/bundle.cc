@@ -51,6 +51,7 @@ struct Mounted {
   const char* type;
   const char* source;
   Strings options;
+  bool isThere = false;  // mounted by us
 };
 
 // A sized tmpfs.
@@ -68,6 +69,8 @@ Strings scratchOptions(uint64_t bytes, uint32_t uid, uint32_t gid, const Strings
 
 std::vector<Mounted> mountsOf(const BundleInput& input) {
   auto& limits = input.limits;
+  auto& image = *input.image;
+  bool isThere = !input.ownRoot.empty();
   return {
       {"/proc", "proc", "proc", {"nosuid", "noexec", "nodev"}},
       {"/sys", "sysfs", "sysfs", {"nosuid", "noexec", "nodev", "ro"}},
@@ -81,15 +84,16 @@ std::vector<Mounted> mountsOf(const BundleInput& input) {
        "devpts",
        {"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"}},
       {"/dev/shm", "tmpfs", "shm", scratchOptions(limits.shmBytes, 0, 0, {"noexec"})},
-      {"/tmp", "tmpfs", "tmp", scratchOptions(limits.tmpBytes, 0, 0)},
+      {"/tmp", "tmpfs", "tmp", scratchOptions(limits.tmpBytes, 0, 0), isThere},
       {"/work", "tmpfs", "work",
-       scratchOptions(limits.diskBytes, input.image->defaultUid, input.image->defaultGid)},
+       scratchOptions(limits.diskBytes, image.defaultUid, image.defaultGid), isThere},
   };
 }
 
 void writeMounts(JsonWriter& json, const BundleInput& input) {
   json.key("mounts").beginArray();
   for (auto& mount : mountsOf(input)) {
+    if (mount.isThere) continue;
     json.beginObject();
     json.field("destination", mount.destination).field("type", mount.type);
     json.field("source", mount.source).field("options", mount.options);
@@ -194,7 +198,8 @@ std::string bundleConfig(const BundleInput& input) {
   json.field("ociVersion", "1.0.2");
   writeProcess(json, input);
   json.key("root").beginObject();
-  json.field("path", input.image->rootfs).field("readonly", true);
+  json.field("path", input.ownRoot.empty() ? input.image->rootfs : input.ownRoot);
+  json.field("readonly", true);
   json.endObject();
   json.field("hostname", input.hostname);
   writeMounts(json, input);

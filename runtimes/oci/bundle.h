@@ -24,6 +24,9 @@ struct BundleInput {
   uint64_t hardCore = 0;            // our own hard RLIMIT_CORE
   unsigned cpus = 1;                // possible CPUs of the host (masked paths)
   std::string seccomp;              // linux.seccomp as JSON; "" = none
+  // Of a sandbox with /work and /tmp mounted already (oci/runc_scratch.h); "" = the
+  // image's, in which runc mounts them.
+  std::string ownRoot;
 };
 
 // The text of config.json.

@@ -10,11 +10,13 @@
 #include <unistd.h>
 
 #include "jailer/seccomp.h"
+#include "runtimes/copying.h"
 #include "runtimes/host_checks.h"
 #include "runtimes/oci/bundle.h"
 #include "runtimes/oci/runc_create.h"
 #include "runtimes/oci/runc_files.h"
 #include "runtimes/oci/runc_probe.h"
+#include "runtimes/oci/runc_scratch.h"
 #include "runtimes/remove_tree.h"
 
 namespace cordon::runtimes {
@@ -64,6 +66,16 @@ class RuncRuntime final : public Runtime {
     return promise.attach(kj::mv(job));
   }
 
+  const char* snapshotKind() const override {
+    return options_.copying == nullptr ? "" : options_.copying->kind();
+  }
+  kj::Promise<CopyResult> snapshot(CopyRequest request) override {
+    return options_.copying->snapshot(kj::mv(request));
+  }
+  kj::Promise<CopyResult> restore(CopyRequest request) override {
+    return options_.copying->restore(kj::mv(request));
+  }
+
   MountPlan mountPlan(const CreateRequest& request) const override {
     return bundleMountPlan(bundleFor(request));
   }
@@ -93,6 +105,7 @@ class RuncRuntime final : public Runtime {
     // runc knows no filter that asks without a listener of its own: the agent
     // loads it, before it reads anything but its configuration.
     if (!request.explain) input.seccomp = seccomp_;
+    if (*snapshotKind() != '\0') input.ownRoot = scratchRoot(request.directory);
     return input;
   }
 

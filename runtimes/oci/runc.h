@@ -8,6 +8,7 @@
 //   bundle/config.json   the bundle
 //   state/NAME/          runc's --root
 //   init.pid, runc.log
+//   root                 while runc runs (oci/runc_scratch.h)
 // runc's and so the agent's stdout and stderr are a memfd of fixed size, which
 // nobody can grow and nobody waits on.
 #pragma once
@@ -24,6 +25,8 @@ struct RuncOptions {
   std::string runc;
   // How long `runc run` may take until it is killed (runtimeTimeout).
   kj::Duration createTimeout = 20 * kj::SECONDS;
+  // Null: there are no snapshots. Outlives the runtime.
+  Copying* copying = nullptr;
 };
 
 // `children`, `timer` and `cgroups` must outlive the runtime. The broker must be a

@@ -10,6 +10,7 @@
 
 #include "runtimes/kill_cgroups.h"
 #include "runtimes/oci/runc_files.h"
+#include "runtimes/oci/runc_scratch.h"
 
 namespace cordon::runtimes {
 
@@ -44,6 +45,7 @@ kj::Promise<RuncCreate::Result> RuncCreate::run(BundleInput input) {
     int ns = request_.cgroups->namespaceFd();
     if (ns >= 0) input.cgroupNamespacePath = bindNamespace(request_.directory, ns);
     writeRuncFiles(request_.directory, bundleConfig(input));
+    if (!input.ownRoot.empty()) layers_ = mountScratch(request_);
     output_ = makeOutputFile();
     hold_ = children_.holdStrays();
     runc_ = start();
@@ -96,6 +98,8 @@ kj::Promise<RuncCreate::Result> RuncCreate::afterRun(broker::ExitStatus status) 
                   describeRuncOutput(request_.directory, output_));
     return fail(rpc::Reason::RUNTIME_FAILED, "runc " + describe(status));
   }
+  // It has bound what it needs.
+  unmountScratch(request_.directory);
   std::optional<pid_t> pid = readPidFile(request_.directory);
   if (!pid) return fail(rpc::Reason::RUNTIME_FAILED, "runc left no pid of its init");
   kj::Maybe<kj::Own<broker::Child>> adopted = children_.adopt(*pid);
@@ -115,8 +119,10 @@ kj::Promise<RuncCreate::Result> RuncCreate::afterRun(broker::ExitStatus status) 
       });
     }
     Result result;
-    result.init<Started>(Started{kj::mv(*init)}).core = {
-        runc_->coreCookie(), "PR_SCHED_CORE_GET by what became runc, from which the init has it"};
+    auto& started = result.init<Started>(Started{kj::mv(*init)});
+    started.layers = kj::mv(layers_);
+    started.core = {runc_->coreCookie(),
+                    "PR_SCHED_CORE_GET by what became runc, from which the init has it"};
     return kj::mv(result);
   }
   return fail(rpc::Reason::RUNTIME_FAILED, "the init that runc named is no child of ours");
@@ -134,6 +140,7 @@ kj::Promise<RuncCreate::Result> RuncCreate::afterTimeout() {
 
 kj::Promise<RuncCreate::Result> RuncCreate::fail(rpc::Reason reason, std::string detail,
                                                  int error) {
+  layers_.clear();
   request_.control = nullptr;
   hold_ = nullptr;  // nobody's status matters any more
   return killCgroups(*request_.cgroups, children_, timer_, request_.name)

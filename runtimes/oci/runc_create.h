@@ -34,6 +34,7 @@ class RuncCreate {
   const RuncOptions& options_;
   CreateRequest request_;
   kj::AutoCloseFd output_;
+  Layers layers_;
   kj::Own<broker::Child> runc_;
   kj::Own<broker::Child> stray_;  // an init that no cgroup kill reaches
   // The init falls to us when runc exits; until it is adopted nobody else may

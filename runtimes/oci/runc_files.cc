@@ -12,6 +12,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "runtimes/oci/runc_scratch.h"
 #include "runtimes/remove_tree.h"
 
 namespace cordon::runtimes {
@@ -134,6 +135,8 @@ std::string bindNamespace(const std::string& directory, int fd) {
 }
 
 std::vector<broker::LeftOver> removeRuncFiles(const std::string& directory) {
+  // Before anything is removed by name: what is in it was written in the sandbox.
+  unmountScratch(directory);
   KJ_IF_MAYBE (parent, openDirectory(directory)) {
     auto left = removeFiles(*parent);
     auto inTheWay = [](const broker::LeftOver& item) { return item.error == EBUSY; };

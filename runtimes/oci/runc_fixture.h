@@ -3,6 +3,7 @@
 #pragma once
 #include <string>
 
+#include "runtimes/copying.h"
 #include "runtimes/oci/runc.h"
 #include "runtimes/runtime_fixture.h"
 
@@ -23,11 +24,12 @@ class RuncFixture : public RuntimeFixture {
 
   Result create(RuncOptions options) {
     options_ = std::move(options);
+    options_.copying = &copying_;
     return createSandbox();
   }
 
   void start() {
-    options_ = {runcUnderTest(), 20 * kj::SECONDS};
+    options_ = {runcUnderTest(), 20 * kj::SECONDS, &copying_};
     startSandbox();
   }
 
@@ -36,6 +38,8 @@ class RuncFixture : public RuntimeFixture {
   bool ownCore_ = false;
 
  private:
+  // Of which nothing is run here.
+  Copying copying_{children_, port_.getTimer(), "/bin/true", "/bin/true"};
   RuncOptions options_;
 };
 

@@ -21,6 +21,11 @@ class Runc : public RuncFixture {
  protected:
   ~Runc() noexcept override {}
 
+  void change(CreateRequest& request) override {
+    RuncFixture::change(request);
+    request.willRestore = willRestore_;
+  }
+
   Stream connect() { return Stream(openStream()); }
 
   std::string script(const std::string& text) {
@@ -60,6 +65,8 @@ class Runc : public RuncFixture {
       EXPECT_TRUE(fs::is_empty(directory_)) << "files are left";
     }
   }
+
+  bool willRestore_ = false;
 };
 
 // One sandbox, asked everything: creating one takes longer than all questions.
@@ -170,6 +177,26 @@ TEST_F(Runc, BoundarySeenFromInside) {
   }
 
   destroy();
+}
+
+TEST_F(Runc, LayersAreForReadingUnlessOneIsRestored) {
+  for (bool restoring : {false, true}) {
+    willRestore_ = restoring;
+    start();
+    if (HasFatalFailure()) return;
+    Stream stream = connect();
+    ASSERT_TRUE(stream.ready());
+    // The root that runc was given has been taken off.
+    EXPECT_FALSE(fs::exists(directory_ + "/root"));
+    ASSERT_EQ(layers_.size(), 2u);
+    EXPECT_EQ(stream.ask("try /work/inside"), "ok");
+    EXPECT_EQ(stream.ask("try /tmp/inside"), "ok");
+    for (auto& layer : layers_) expectLayer(layer, restoring, "inside");
+    std::string seen = stream.ask("list /work");
+    EXPECT_EQ(seen.find("from-outside") != std::string::npos, restoring) << seen;
+    destroy();
+    removeCgroups();
+  }
 }
 
 // The kernel's word on which cgroup the init is in, and its limits.

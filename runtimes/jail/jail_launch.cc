@@ -1,4 +1,4 @@
-#include "runtimes/jail/jail_create.h"
+#include "runtimes/jail/jail_launch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -6,11 +6,11 @@
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <string.h>
-#include <sys/mount.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "runtimes/jail/jail_spec.h"
+#include "ipc/fdpass.h"
 #include "runtimes/kill_cgroups.h"
 
 namespace cordon::runtimes {
@@ -28,15 +28,6 @@ rpc::Reason reasonOf(int error) {
   return rpc::Reason::RUNTIME_FAILED;
 }
 
-// The image with all that is bound beneath it, out of the broker's namespace.
-kj::AutoCloseFd detachedTree(const std::string& path) {
-  int fd;
-  KJ_SYSCALL(
-      fd = open_tree(AT_FDCWD, path.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE),
-      path);
-  return kj::AutoCloseFd(fd);
-}
-
 uint64_t monotonicNs() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -45,15 +36,16 @@ uint64_t monotonicNs() {
 
 }  // namespace
 
-JailCreate::JailCreate(broker::Children& children, kj::Timer& timer, const JailOptions& options,
-                       const JailParts& parts, CreateRequest request)
-    : children_(children),
-      timer_(timer),
-      options_(options),
-      parts_(parts),
-      request_(kj::mv(request)) {}
+JailLauncher::~JailLauncher() noexcept(false) {
+  // Dropped: it may stand before its cgroup, where no kill by cgroup reaches it.
+  // Whoever waits for our children reaps it.
+  if (jailer_.get() != nullptr && jailer_->exited() == nullptr) kill(-jailer_->pid(), SIGKILL);
+}
 
-kj::Promise<JailCreate::Result> JailCreate::run() {
+JailLauncher::JailLauncher(broker::Children& children, kj::Timer& timer, JailLaunch launch)
+    : children_(children), timer_(timer), launch_(kj::mv(launch)) {}
+
+kj::Promise<JailLauncher::Result> JailLauncher::run() {
   auto fault = kj::runCatchingExceptions([&]() {
     hold_ = children_.holdStrays();
     spawning_ = monotonicNs();
@@ -61,15 +53,14 @@ kj::Promise<JailCreate::Result> JailCreate::run() {
     spawned_ = monotonicNs();
   });
   KJ_IF_MAYBE (exception, fault) {
-    spdlog::error("{}: cordon-jailer could not be started: {}", request_.name,
+    spdlog::error("{}: cordon-jailer could not be started: {}", launch_.name,
                   exception->getDescription().cStr());
     bool limit = exception->getType() == kj::Exception::Type::OVERLOADED;
     return fail(limit ? rpc::Reason::HOST_LIMIT : rpc::Reason::RUNTIME_FAILED,
                 "cordon-jailer could not be started");
   }
-  request_.control = nullptr;  // the agent's end is the agent's alone
 
-  auto late = timer_.afterDelay(options_.createTimeout).then([]() { return false; });
+  auto late = timer_.afterDelay(launch_.timeout).then([]() { return false; });
   return readReports()
       .then([]() { return true; })
       .exclusiveJoin(kj::mv(late))
@@ -79,81 +70,87 @@ kj::Promise<JailCreate::Result> JailCreate::run() {
       });
 }
 
-kj::Own<broker::Child> JailCreate::start() {
-  int ends[2];
-  KJ_SYSCALL(pipe2(ends, O_CLOEXEC | O_NONBLOCK));
-  status_ = kj::AutoCloseFd(ends[0]);
-  kj::AutoCloseFd theirs(ends[1]);
+kj::Own<broker::Child> JailLauncher::start() {
+  auto pair = ipc::socketPair(SOCK_SEQPACKET | SOCK_NONBLOCK);
+  status_ = kj::mv(pair.a);
   observer_ = kj::heap<kj::UnixEventPort::FdObserver>(children_.port(), status_.get(),
                                                       kj::UnixEventPort::FdObserver::OBSERVE_READ);
-
-  auto root = detachedTree(request_.image->rootfs);
-  auto cgroup = request_.cgroups->initFds();
-  auto cgroupFds = static_cast<uint32_t>(cgroup.size());
-  int ns = request_.cgroups->namespaceFd();
-  if (ns >= 0) ++cgroupFds;
-  auto spec = sealedSpec(request_, parts_.cpus, cgroupFds);
-
+  // Ours are closed on the way out: the program's end of the control socket is its
+  // alone.
+  auto with = launch_.open();
   broker::SpawnSpec spawn;
-  spawn.program = options_.jailer;
+  spawn.program = launch_.program;
   spawn.argv = {"cordon-jailer"};
-  spawn.fds = {
-      {request_.control.get(), jailer::kControlFd},
-      {spec.get(), jailer::kSpecFd},
-      {theirs.get(), jailer::kStatusFd},
-      {root.get(), jailer::kRootFd},
-      {parts_.agent, jailer::kAgentFd},
-      {request_.explain ? parts_.filters.asking : parts_.filters.refusing, jailer::kFilterFd}};
+  spawn.fds = {{with.control.get(), jailer::kControlFd}, {with.spec.get(), jailer::kSpecFd},
+               {pair.b.get(), jailer::kStatusFd},        {with.root.get(), jailer::kRootFd},
+               {with.inside, jailer::kAgentFd},          {with.filter, jailer::kFilterFd}};
   int target = jailer::kFirstCgroupFd;
-  for (auto& fd : cgroup) spawn.fds.emplace_back(fd.get(), target++);
-  if (ns >= 0) spawn.fds.emplace_back(ns, target++);
+  for (auto& fd : with.cgroup) spawn.fds.emplace_back(fd.get(), target++);
+  if (with.cgroupNamespace >= 0) spawn.fds.emplace_back(with.cgroupNamespace, target++);
+  for (auto& extra : with.extra) spawn.fds.push_back(extra);
   return children_.spawn(spawn);
 }
 
-// Until the end of the pipe: the jailer has gone, and the init has failed or
-// become the agent. Each says one thing; at anything else nobody listens further.
-kj::Promise<void> JailCreate::readReports() {
+// Until the end of the socket: the jailer has gone, and the init has failed or
+// become the program. Each says one thing; at anything else nobody listens further.
+kj::Promise<void> JailLauncher::readReports() {
   for (;;) {
     jailer::Report report;
-    ssize_t got = read(status_, &report, sizeof(report));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && errno == EAGAIN) {
+    auto bytes = kj::arrayPtr(reinterpret_cast<kj::byte*>(&report), sizeof(report));
+    auto received = ipc::receiveWithFds(status_, bytes, jailer::kWritableRootLayers);
+    KJ_IF_MAYBE (message, received) {
+      if (message->bytes == 0) return kj::READY_NOW;
+      // We have no descriptors left to take them with.
+      lacking_ = message->truncated && report.kind == jailer::Report::kLayers;
+      if (message->truncated ||
+          !take(report, static_cast<size_t>(message->bytes), kj::mv(message->fds))) {
+        garbled_ = true;
+        return kj::READY_NOW;
+      }
+    } else {
       return KJ_ASSERT_NONNULL(observer_)->whenBecomesReadable().then(
           [this]() { return readReports(); });
-    }
-    if (got == 0) return kj::READY_NOW;
-    if (!take(report, got)) {
-      garbled_ = true;
-      return kj::READY_NOW;
     }
   }
 }
 
-bool JailCreate::take(const jailer::Report& report, ssize_t size) {
+bool JailLauncher::take(const jailer::Report& report, size_t size,
+                        std::vector<kj::AutoCloseFd> fds) {
+  using Kind = jailer::Report::Kind;
   if (size != sizeof(report) || report.magic != jailer::Report::kMagic) return false;
-  if (report.kind == jailer::Report::kBorn && !born_) {
+  if (report.kind == Kind::kLayers && !layers_) {
+    bool whole =
+        fds.size() == jailer::kReadOnlyRootLayers || fds.size() == jailer::kWritableRootLayers;
+    layers_ = kj::mv(fds);
+    return whole;
+  }
+  if (!fds.empty()) return false;
+  if (report.kind == Kind::kBorn && !born_) {
     born_ = report;
     return true;
   }
-  if (report.kind == jailer::Report::kDone && !done_) {
+  if (report.kind == Kind::kDone && !done_) {
     done_ = report;
     return true;
   }
   // The first is the cause of what follows: a child of the jailer, then itself.
-  if (report.kind == jailer::Report::kFailed && failures_++ < kMostFailures) {
+  if (report.kind == Kind::kFailed && failures_++ < kMostFailures) {
     if (!failed_) failed_ = report;
     return true;
   }
   return false;
 }
 
-kj::Promise<JailCreate::Result> JailCreate::afterReports() {
+kj::Promise<JailLauncher::Result> JailLauncher::afterReports() {
   if (failed_) {
     auto step = static_cast<jailer::Step>(failed_->step);
     std::string what = std::string("the jailer's step `") + jailer::stepName(step) + "`";
     if (step == jailer::Step::kMounts) what += " (mount " + std::to_string(failed_->detail) + ")";
-    spdlog::error("{}: {}: {}", request_.name, what, strerror(failed_->error));
+    spdlog::error("{}: {}: {}", launch_.name, what, strerror(failed_->error));
     return fail(reasonOf(failed_->error), what + " failed", failed_->error);
+  }
+  if (lacking_) {
+    return fail(rpc::Reason::HOST_LIMIT, "no descriptors for what the jailer sends", EMFILE);
   }
   if (garbled_) {
     return fail(rpc::Reason::RUNTIME_FAILED, "the jailer's reports are none");
@@ -163,15 +160,12 @@ kj::Promise<JailCreate::Result> JailCreate::afterReports() {
   hold_ = nullptr;
   children_.reapStrays();
   KJ_IF_MAYBE (init, adopted) {
-    KJ_IF_MAYBE (ended, (*init)->exited()) {
-      return fail(rpc::Reason::RUNTIME_FAILED,
-                  "the agent ended at once with " + std::to_string(ended->code));
-    }
     Result result;
-    auto& started = result.init<Started>(Started{kj::mv(*init), steps()});
+    auto& launched = result.init<Launched>(Launched{kj::mv(*init), {}, steps()});
+    if (layers_) launched.layers = kj::mv(*layers_);
     if (done_) {
-      started.namespaces = done_->namespaces;
-      started.core = {done_->coreCookie, "PR_SCHED_CORE_GET by the sandbox's pid 1, at creation"};
+      launched.namespaces = done_->namespaces;
+      launched.core = {done_->coreCookie, "PR_SCHED_CORE_GET by the sandbox's pid 1, at creation"};
     }
     return kj::mv(result);
   }
@@ -180,12 +174,12 @@ kj::Promise<JailCreate::Result> JailCreate::afterReports() {
 
 // Whatever it has said: it may stand before its cgroup, where no kill by cgroup
 // reaches it.
-kj::Promise<void> JailCreate::endJailer() {
+kj::Promise<void> JailLauncher::endJailer() {
   if (jailer_.get() == nullptr || jailer_->exited() != nullptr) return kj::READY_NOW;
   return killProgram(*jailer_, timer_, kKilledJailerEnds);
 }
 
-std::vector<std::pair<std::string, int64_t>> JailCreate::steps() const {
+std::vector<std::pair<std::string, int64_t>> JailLauncher::steps() const {
   std::vector<std::pair<std::string, int64_t>> steps;
   if (!done_) return steps;
   auto add = [&steps](std::string name, uint64_t from, uint64_t to) {
@@ -205,12 +199,12 @@ std::vector<std::pair<std::string, int64_t>> JailCreate::steps() const {
   return steps;
 }
 
-kj::Promise<JailCreate::Result> JailCreate::fail(rpc::Reason reason, std::string detail,
-                                                 int error) {
-  request_.control = nullptr;
+kj::Promise<JailLauncher::Result> JailLauncher::fail(rpc::Reason reason, std::string detail,
+                                                     int error) {
+  layers_.reset();
   hold_ = nullptr;  // nobody's status matters any more
   return endJailer()
-      .then([this]() { return killCgroups(*request_.cgroups, children_, timer_, request_.name); })
+      .then([this]() { return launch_.killAll(); })
       .then([this, reason, detail = std::move(detail), error]() mutable {
         children_.reapStrays();
         Result result;
