@@ -2,6 +2,7 @@
 
 #include "broker/main/info.h"
 #include "broker/main/sandbox_port.h"
+#include "broker/main/snapshots.h"
 
 namespace cordon::broker {
 
@@ -107,6 +108,37 @@ class AgentPort final : public rpc::AgentPort::Server {
           for (uint i = 0; i < profiles.size(); ++i) write(list[i], profiles[i]);
         })
         .catch_([](kj::Exception&& e) { refuseQuietly("runtimes", e); });
+  }
+
+  kj::Promise<void> snapshots(SnapshotsContext context) override {
+    auto turn = services_.clock.turn("snapshots");
+    return kj::evalNow([&]() {
+             if (services_.snapshots == nullptr) return kj::Promise<void>(kj::READY_NOW);
+             auto own = services_.snapshots->of(context.getParams().getOwner().getUid());
+             auto out = context.getResults().initSnapshots(static_cast<uint>(own.size()));
+             for (uint i = 0; i < own.size(); ++i) write(out[i], *own[i]);
+             return kj::Promise<void>(kj::READY_NOW);
+           })
+        .catch_([](kj::Exception&& e) { refuseQuietly("snapshots", e); });
+  }
+
+  kj::Promise<void> deleteSnapshot(DeleteSnapshotContext context) override {
+    return guarded(services_.clock, "deleteSnapshot", context, [&]() -> kj::Promise<void> {
+      auto params = context.getParams();
+      kj::Maybe<Failure> failed =
+          failure(rpc::Reason::NO_SUCH_SNAPSHOT, "there are no snapshots here");
+      if (services_.snapshots != nullptr) {
+        failed = services_.snapshots->remove(params.getOwner().getUid(), params.getName(),
+                                             params.getToken());
+      }
+      auto status = context.getResults().initStatus();
+      KJ_IF_MAYBE (why, failed) {
+        write(status, *why);
+      } else {
+        writeOk(status);
+      }
+      return kj::READY_NOW;
+    });
   }
 
  private:

@@ -11,6 +11,7 @@
 
 #include "broker/main/agent_config.h"
 #include "broker/main/identity.h"
+#include "broker/main/snapshots.h"
 #include "ipc/agent_ids.h"
 
 namespace cordon::broker {
@@ -61,6 +62,7 @@ struct Creation::Job {
   kj::Own<Sandbox> sandbox;
   kj::Own<PeerScope> peer;
   std::string token;
+  kj::Maybe<SnapshotRecord> snapshot;
   StepTimes times;
 };
 
@@ -73,6 +75,19 @@ kj::Promise<kj::OneOf<Created, Failure>> Creation::create(uint32_t owner,
                                                           bool whileConnected) {
   using Answer = kj::OneOf<Created, Failure>;
   if (stopping_) return Answer(failure(rpc::Reason::SHUTTING_DOWN, "the broker is stopping"));
+  capnp::MallocMessageBuilder filledIn;
+  kj::Maybe<SnapshotRecord> snapshot;
+  if (asked.getSnapshot().size() > 0) {
+    auto found = findSnapshot(owner, asked.getSnapshot());
+    if (found.is<Failure>()) return Answer(kj::mv(found.get<Failure>()));
+    filledIn.setRoot(asked);
+    auto whole = filledIn.getRoot<rpc::SandboxSpec>();
+    KJ_IF_MAYBE (refused, Snapshots::complete(whole, found.get<SnapshotRecord>())) {
+      return Answer(kj::mv(*refused));
+    }
+    asked = whole.asReader();
+    snapshot = kj::mv(found.get<SnapshotRecord>());
+  }
   auto spec = validateSpec(asked, services_.ceilings);
   if (spec.is<Failure>()) return Answer(spec.get<Failure>());
   KJ_IF_MAYBE (full, registry_.admit(owner)) {
@@ -81,6 +96,7 @@ kj::Promise<kj::OneOf<Created, Failure>> Creation::create(uint32_t owner,
 
   auto job = kj::heap<Job>();
   job->peer = kj::mv(peer);
+  job->snapshot = kj::mv(snapshot);
   job->sandbox = kj::refcounted<Sandbox>(services_.timer.now());
   auto& sandbox = *job->sandbox;
   if (whileConnected) sandbox.keeper = kj::addRef(*job->peer);
@@ -104,6 +120,12 @@ kj::Promise<kj::OneOf<Created, Failure>> Creation::create(uint32_t owner,
     fulfiller->fulfill(kj::mv(answer));
   }));
   return kj::mv(paf.promise);
+}
+
+kj::OneOf<SnapshotRecord, Failure> Creation::findSnapshot(uint32_t owner,
+                                                          const std::string& id) const {
+  if (services_.snapshots != nullptr) return services_.snapshots->find(owner, id);
+  return failure(rpc::Reason::NO_SUCH_SNAPSHOT, "there are no snapshots here");
 }
 
 kj::Promise<kj::OneOf<Created, Failure>> Creation::run(kj::Own<Job> owned) {
@@ -149,6 +171,8 @@ kj::Promise<Creation::Result> Creation::runFrom(Job& job, size_t step) {
       {"control", &Creation::queueControl},
       {"runtime", &Creation::startRuntime},
       {"agent", &Creation::awaitAgent},
+      // Before it is ready: nothing but the agent runs in it yet.
+      {"restore", &Creation::restore},
       {"ready", &Creation::becomeReady},
   };
   if (step == std::size(kSteps)) return Result(nullptr);
@@ -237,7 +261,7 @@ kj::Promise<Creation::Result> Creation::resolveImage(Job& job) {
     return Result(kj::mv(refused));
   }
   return services_.images.resolve(sandbox.spec.image, sandbox.spec.limits.rootBytes != 0)
-      .then([&sandbox](auto&& answer) -> Result {
+      .then([&sandbox, &job](auto&& answer) -> Result {
         if (answer.template is<runtimes::ImageRefusal>()) {
           auto& why = answer.template get<runtimes::ImageRefusal>();
           auto refused = failure(why.reason, why.detail);
@@ -246,6 +270,9 @@ kj::Promise<Creation::Result> Creation::resolveImage(Job& job) {
         }
         sandbox.image = answer.template get<std::shared_ptr<const runtimes::Image>>();
         sandbox.entry.image = sandbox.image->name;
+        KJ_IF_MAYBE (snapshot, job.snapshot) {
+          return Snapshots::mismatch(*sandbox.image, *snapshot);
+        }
         return nullptr;
       });
 }
@@ -326,6 +353,7 @@ kj::Promise<Creation::Result> Creation::startRuntime(Job& job) {
   auto& sandbox = *job.sandbox;
   auto request = requestOf(sandbox);
   request.control = KJ_ASSERT_NONNULL(sandbox.control)->takeAgentEnd();
+  request.willRestore = job.snapshot != nullptr;
   sandbox.whyNoCore =
       sandbox.runtime->isSandbox() ? services_.whyNoCoreScheduling() : "it is no sandbox";
   request.ownCore = sandbox.whyNoCore.empty();
@@ -339,6 +367,7 @@ kj::Promise<Creation::Result> Creation::startRuntime(Job& job) {
     for (auto& [name, ns] : started.steps) job.times.part(sandbox.entry.runtime + "/" + name, ns);
     sandbox.init = kj::mv(started.init);
     sandbox.namespaces = started.namespaces;
+    sandbox.layers = kj::mv(started.layers);
     sandbox.core = started.core;
     if (sandbox.whyNoCore.empty() && sandbox.core.value == 0) {
       return failure(rpc::Reason::RUNTIME_FAILED, "the sandbox has no core scheduling cookie");
@@ -368,6 +397,17 @@ kj::Promise<Creation::Result> Creation::awaitAgent(Job& job) {
   });
   // The observer goes before the fd does.
   return greeted.exclusiveJoin(kj::mv(ended)).exclusiveJoin(kj::mv(late)).attach(kj::mv(observer));
+}
+
+kj::Promise<Creation::Result> Creation::restore(Job& job) {
+  KJ_IF_MAYBE (snapshot, job.snapshot) {
+    // It takes its time, and is given up when the broker stops.
+    return services_.snapshots->restore(*job.sandbox, *snapshot)
+        .exclusiveJoin(stops_.addBranch().then([]() -> Result {
+          return failure(rpc::Reason::SHUTTING_DOWN, "the broker is stopping");
+        }));
+  }
+  return Result(nullptr);
 }
 
 kj::Promise<Creation::Result> Creation::becomeReady(Job& job) {
@@ -415,6 +455,7 @@ kj::Promise<void> Creation::expire(Sandbox& sandbox) {
 
 kj::Promise<void> Creation::stop() {
   stopping_ = true;
+  stop_.fulfiller->fulfill();
   return tasks_.onEmpty();
 }
 

@@ -14,7 +14,9 @@
 //   8. runtime    starts vm-agent behind its boundary
 //   9. agent      its greeting is readable on the first stream (10 s at most;
 //                 one byte is peeked at, to tell data from EOF, and ignored)
-//  10. ready      recorded; time to live and idle limit armed
+//  10. restore    where the spec names a snapshot: its files are put into the
+//                 sandbox by an unprivileged process, before anybody can use it
+//  11. ready      recorded; time to live and idle limit armed
 // Whatever fails: Destruction takes apart what there is, then the answer goes.
 #pragma once
 #include <kj/async.h>
@@ -26,6 +28,7 @@
 #include "broker/main/registry.h"
 #include "broker/main/services.h"
 #include "broker/main/step_times.h"
+#include "broker/snapshots.h"
 
 namespace cordon::broker {
 
@@ -57,6 +60,7 @@ class Creation final : private kj::TaskSet::ErrorHandler {
   using Result = kj::Maybe<Failure>;
   using Step = kj::Promise<Result> (Creation::*)(Job&);
 
+  kj::OneOf<SnapshotRecord, Failure> findSnapshot(uint32_t owner, const std::string& id) const;
   kj::Promise<kj::OneOf<Created, Failure>> run(kj::Own<Job> job);
   kj::Promise<Result> runFrom(Job& job, size_t step);
   kj::Promise<Result> probe(Job& job);
@@ -68,6 +72,7 @@ class Creation final : private kj::TaskSet::ErrorHandler {
   kj::Promise<Result> queueControl(Job& job);
   kj::Promise<Result> startRuntime(Job& job);
   kj::Promise<Result> awaitAgent(Job& job);
+  kj::Promise<Result> restore(Job& job);
   kj::Promise<Result> becomeReady(Job& job);
   void armExpiry(Sandbox& sandbox);
   kj::Promise<void> expire(Sandbox& sandbox);
@@ -77,6 +82,8 @@ class Creation final : private kj::TaskSet::ErrorHandler {
   Registry& registry_;
   Destruction& destruction_;
   bool stopping_ = false;
+  kj::PromiseFulfillerPair<void> stop_ = kj::newPromiseAndFulfiller<void>();
+  kj::ForkedPromise<void> stops_ = stop_.promise.fork();
   kj::TaskSet tasks_;
 };
 

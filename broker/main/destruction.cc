@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "broker/main/process_tree.h"
+#include "broker/off_loop.h"
 #include "runtimes/remove_tree.h"
 
 namespace cordon::broker {
@@ -142,7 +143,22 @@ kj::Promise<void> Destruction::markDestroying(Attempt& a) {
     (*execs)->stop();
   }
   sandbox.readyStream = nullptr;
+  // Thaws what it had frozen: on v1 nothing frozen dies.
+  sandbox.snapshotting = nullptr;
+  closeLayers(a);
   return kj::READY_NOW;
+}
+
+// While the init lives, its own mounts are the last of these files'. Once it is dead
+// ours are, and the kernel then frees every file before close() returns.
+void Destruction::closeLayers(Attempt& a) {
+  auto& sandbox = a.sandbox;
+  if (sandbox.layers.empty()) return;
+  a.removed("mount", std::to_string(sandbox.layers.size()) + " writable layers");
+  if (sandbox.initStatus() == nullptr) return sandbox.layers.clear();
+  auto closed = offLoop([layers = kj::mv(sandbox.layers)]() mutable { layers.clear(); });
+  sandbox.layers.clear();
+  tasks_.add(kj::mv(closed));
 }
 
 kj::Promise<void> Destruction::endInit(Attempt& a) {

@@ -2,7 +2,8 @@
 // finishes what an earlier broker left.
 //
 // In order (each step copes with what was never made):
-//   1. mark       nobody reaches it any more; its timers and execs stop
+//   1. mark       nobody reaches it any more; its timers and execs stop, a snapshot
+//                 in progress ends and thaws it, its layers are closed
 //   2. init       SIGKILL by pidfd, its end awaited; without cgroups the control
 //                 socket closes first: the agent then kills everything itself
 //   3. processes  where init was awaited and the runtime keeps no state, the
@@ -47,6 +48,7 @@ class Destruction final : private kj::TaskSet::ErrorHandler {
   kj::Promise<Receipt> run(Sandbox& sandbox, std::string why);
   kj::Promise<void> runFrom(Attempt& attempt, size_t step);
   kj::Promise<void> markDestroying(Attempt& attempt);
+  void closeLayers(Attempt& attempt);
   kj::Promise<void> endInit(Attempt& attempt);
   kj::Promise<void> emptyCgroups(Attempt& attempt);
   kj::Promise<void> cleanRuntime(Attempt& attempt);

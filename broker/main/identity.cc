@@ -21,12 +21,19 @@ std::array<unsigned char, N> randomBytes() {
   KJ_ASSERT(n == static_cast<ssize_t>(N));
   return bytes;
 }
+std::string newName(const char* prefix) {
+  std::string name = prefix;
+  for (auto byte : randomBytes<10>()) name += kBase32[byte % 32];
+  return name;
+}
 }  // namespace
 
 std::string newSandboxName() {
-  std::string name = "sb-";
-  for (auto byte : randomBytes<10>()) name += kBase32[byte % 32];
-  return name;
+  return newName("sb-");
+}
+
+std::string newSnapshotName() {
+  return newName("sn-");
 }
 
 bool isSandboxName(const std::string& name) {

@@ -6,6 +6,8 @@ namespace cordon::broker {
 
 // "sb-" and ten lower-case base32 characters, random.
 std::string newSandboxName();
+// The same with "sn-".
+std::string newSnapshotName();
 bool isSandboxName(const std::string& name);
 std::string newToken();
 std::string hashToken(const std::string& token);

@@ -63,6 +63,23 @@ void write(rpc::SeccompProfile::Builder out, const WorkloadProfile& profile) {
   out.setKnown(profile.known);
 }
 
+void write(rpc::SnapshotInfo::Builder out, const SnapshotRecord& snapshot) {
+  out.setName(snapshot.name);
+  out.initOwner().setUid(snapshot.ownerUid);
+  out.setKind("filesystem");
+  out.setSandbox(snapshot.sandbox);
+  out.setRuntime(snapshot.runtime);
+  out.setImage(snapshot.image);
+  out.setCreatedUnixMs(snapshot.createdUnixMs);
+  write(out.initLimits(), snapshot.limits);
+  out.setBytes(snapshot.archiveBytes);
+  out.setDataBytes(snapshot.dataBytes);
+  out.setEntries(snapshot.entries);
+  out.setSkippedSockets(snapshot.skippedSockets);
+  out.setSkippedDevices(snapshot.skippedDevices);
+  out.setWithoutXattrs(snapshot.withoutXattrs);
+}
+
 void write(rpc::SandboxInfo::Builder out, Sandbox& sandbox, kj::TimePoint now, bool withCounters) {
   auto& entry = sandbox.entry;
   out.setName(entry.name);

@@ -5,6 +5,7 @@
 #include "broker/main/runtime_set.h"
 #include "broker/main/sandbox.h"
 #include "broker/main/workload_profile.h"
+#include "broker/snapshots.h"
 
 namespace cordon::broker {
 
@@ -14,6 +15,7 @@ void write(rpc::Receipt::Builder out, const Receipt& receipt);
 void write(rpc::RuntimeInfo::Builder out, const runtimes::Runtime& runtime,
            const runtimes::Probe& probe, bool isDefault);
 void write(rpc::SeccompProfile::Builder out, const WorkloadProfile& profile);
+void write(rpc::SnapshotInfo::Builder out, const SnapshotRecord& snapshot);
 // Counters are left out of listings: they cost a read of several files each.
 void write(rpc::SandboxInfo::Builder out, Sandbox& sandbox, kj::TimePoint now, bool withCounters);
 

@@ -27,10 +27,12 @@
 #include "broker/main/process_tree.h"
 #include "broker/main/record_ledger.h"
 #include "broker/main/recovery.h"
+#include "broker/main/snapshots.h"
 #include "broker/main/state_directory.h"
 #include "ipc/listen_fds.h"
 #include "jailer/seccomp.h"
 #include "jailer/seccomp_profile.h"
+#include "runtimes/copying.h"
 #include "runtimes/host/host.h"
 #include "runtimes/jail/jail.h"
 #include "runtimes/oci/runc.h"
@@ -90,13 +92,17 @@ kj::Promise<int> stopSignal(kj::UnixEventPort& port) {
 std::vector<kj::Own<runtimes::Runtime>> makeRuntimes(Children& children, kj::Timer& timer,
                                                      CgroupTree& cgroups, const Options& options,
                                                      const std::string& vmAgent,
-                                                     runtimes::JailFilters filters) {
+                                                     runtimes::JailFilters filters,
+                                                     runtimes::Copying& copying) {
   std::vector<kj::Own<runtimes::Runtime>> result;
-  result.push_back(
-      runtimes::makeJailRuntime(children, timer, cgroups, {options.jailer, vmAgent, filters}));
+  result.push_back(runtimes::makeJailRuntime(
+      children, timer, cgroups,
+      {.jailer = options.jailer, .vmAgent = vmAgent, .filters = filters, .copying = &copying}));
   result.push_back(runtimes::makeRuncRuntime(
       children, timer, cgroups,
-      {options.runc, static_cast<int>(options.runcSeconds) * kj::SECONDS}));
+      {.runc = options.runc,
+       .createTimeout = static_cast<int>(options.runcSeconds) * kj::SECONDS,
+       .copying = &copying}));
   result.push_back(runtimes::makeHostRuntime(children, {options.allowHostRuntime, vmAgent}));
   return result;
 }
@@ -136,6 +142,16 @@ void logHardening(const Hardened& hardened) {
   if (!hardened.coreLimitUsable) {
     spdlog::warn("the hard limit of core files is 0: a piped core_pattern would still run");
   }
+}
+
+kj::Own<SnapshotStore> openSnapshots(const Options& options, const StateDirectory& state) {
+  std::vector<std::string> damaged;
+  auto store =
+      kj::heap<SnapshotStore>(options.snapshots.empty() ? state.snapshots() : options.snapshots,
+                              options.snapshotCaps, &damaged);
+  for (auto& what : damaged) spdlog::warn("a snapshot can't be used: {}", what);
+  spdlog::info("{} snapshots", store->countOf(nullptr));
+  return store;
 }
 
 class LogFaults final : public kj::TaskSet::ErrorHandler {
@@ -178,12 +194,14 @@ int serve(const Options& options) {
   auto ledger = openLedger(options, state, timer, clock);
   auto agentFilter = jailer::compileAgentProfile();
   auto askingAgentFilter = jailer::compileAskingAgentProfile();
+  runtimes::Copying copying(children, timer, options.jailer, options.copier);
   RuntimeSet runtimes(makeRuntimes(children, timer, *cgroups, options, place.vmAgent(),
-                                   {agentFilter.bpf, askingAgentFilter.bpf}),
+                                   {agentFilter.bpf, askingAgentFilter.bpf}, copying),
                       defaultRuntime(options));
   auto images =
       runtimes::ImageStore::open(place.images(), options.imageDirs, place.vmAgent(), timer);
   auto profiles = compileProfiles();
+  auto snapshotStore = openSnapshots(options, state);
 
   Services services{port,
                     timer,
@@ -201,6 +219,8 @@ int serve(const Options& options) {
   services.askingAgentFilter = askingAgentFilter.bpf;
   services.refusedCalls = static_cast<uint32_t>(hardened.refusedCalls);
   services.namespaces = namespaces;
+  Snapshots snapshots(services, *snapshotStore);
+  services.snapshots = &snapshots;
   Registry registry(options.maxSandboxes, options.maxSandboxesPerOwner);
   Destruction destruction(services, registry);
   LogFaults faults;
@@ -257,6 +277,8 @@ int serve(const Options& options) {
       killTree(getpid());
       destroyAll(kLastShutdown);
     }
+    // What is half published would be there at the next start, and nobody knows its token.
+    snapshots.settle().exclusiveJoin(timer.afterDelay(kLastShutdown)).wait(io.waitScope);
     admission.disconnectAll();
   }
 

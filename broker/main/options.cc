@@ -11,6 +11,7 @@
 namespace cordon::broker {
 
 namespace {
+constexpr uint64_t kMostBytes = uint64_t{1} << 50;
 constexpr uint32_t kServiceUidOffset = 1;  // in range 0: the agents frontend
 
 template <typename T>
@@ -60,23 +61,34 @@ enum Option : int {
   kCgroupBase,
   kMaxSandboxes,
   kMaxPerOwner,
+  kSnapshots,
+  kMaxSnapshots,
+  kMaxSnapshotsPerOwner,
+  kSnapshotBytes,
+  kSnapshotBytesPerOwner,
   kHelp
 };
-const option kOptions[] = {{"state", required_argument, nullptr, kState},
-                           {"agents-uid", required_argument, nullptr, kAgentsUid},
-                           {"images", required_argument, nullptr, kImages},
-                           {"allow-host-runtime", no_argument, nullptr, kAllowHost},
-                           {"default-runtime", required_argument, nullptr, kDefaultRuntimeName},
-                           {"runc", required_argument, nullptr, kRunc},
-                           {"runc-timeout", required_argument, nullptr, kRuncTimeout},
-                           {"vm-agent", required_argument, nullptr, kVmAgent},
-                           {"id-span", required_argument, nullptr, kIdSpan},
-                           {"id-registry", required_argument, nullptr, kIdRegistry},
-                           {"cgroup-base", required_argument, nullptr, kCgroupBase},
-                           {"max-sandboxes", required_argument, nullptr, kMaxSandboxes},
-                           {"max-per-owner", required_argument, nullptr, kMaxPerOwner},
-                           {"help", no_argument, nullptr, kHelp},
-                           {nullptr, 0, nullptr, 0}};
+const option kOptions[] = {
+    {"state", required_argument, nullptr, kState},
+    {"agents-uid", required_argument, nullptr, kAgentsUid},
+    {"images", required_argument, nullptr, kImages},
+    {"allow-host-runtime", no_argument, nullptr, kAllowHost},
+    {"default-runtime", required_argument, nullptr, kDefaultRuntimeName},
+    {"runc", required_argument, nullptr, kRunc},
+    {"runc-timeout", required_argument, nullptr, kRuncTimeout},
+    {"vm-agent", required_argument, nullptr, kVmAgent},
+    {"id-span", required_argument, nullptr, kIdSpan},
+    {"id-registry", required_argument, nullptr, kIdRegistry},
+    {"cgroup-base", required_argument, nullptr, kCgroupBase},
+    {"max-sandboxes", required_argument, nullptr, kMaxSandboxes},
+    {"max-per-owner", required_argument, nullptr, kMaxPerOwner},
+    {"snapshots", required_argument, nullptr, kSnapshots},
+    {"max-snapshots", required_argument, nullptr, kMaxSnapshots},
+    {"max-snapshots-per-owner", required_argument, nullptr, kMaxSnapshotsPerOwner},
+    {"snapshot-bytes", required_argument, nullptr, kSnapshotBytes},
+    {"snapshot-bytes-per-owner", required_argument, nullptr, kSnapshotBytesPerOwner},
+    {"help", no_argument, nullptr, kHelp},
+    {nullptr, 0, nullptr, 0}};
 
 void apply(int option, const char* value, Options& options) {
   switch (option) {
@@ -128,6 +140,23 @@ void apply(int option, const char* value, Options& options) {
     case kMaxPerOwner:
       options.maxSandboxesPerOwner = number<uint32_t>(value, "--max-per-owner", 1, 65536);
       return;
+    case kSnapshots:
+      options.snapshots = absoluteAsGiven(value, "--snapshots");
+      return;
+    case kMaxSnapshots:
+      options.snapshotCaps.count = number<uint32_t>(value, "--max-snapshots", 0, 65536);
+      return;
+    case kMaxSnapshotsPerOwner:
+      options.snapshotCaps.countPerOwner =
+          number<uint32_t>(value, "--max-snapshots-per-owner", 0, 65536);
+      return;
+    case kSnapshotBytes:
+      options.snapshotCaps.bytes = number<uint64_t>(value, "--snapshot-bytes", 0, kMostBytes);
+      return;
+    case kSnapshotBytesPerOwner:
+      options.snapshotCaps.bytesPerOwner =
+          number<uint64_t>(value, "--snapshot-bytes-per-owner", 0, kMostBytes);
+      return;
     case kHelp:
       options.help = true;
       return;
@@ -160,6 +189,14 @@ name "broker"), e.g.
   --cgroup-base PATH      cordon's subtree in every hierarchy (default /cordon)
   --max-sandboxes N       at once (default 256)
   --max-per-owner N       at once for one client uid (default 128)
+  --snapshots DIR         where snapshots are kept, root's alone (default below
+                          the state directory)
+  --max-snapshots N       kept in all (default 64)
+  --max-snapshots-per-owner N
+                          of one client uid (default 16)
+  --snapshot-bytes N      of all of them on the disk (default 8 GiB)
+  --snapshot-bytes-per-owner N
+                          of one client uid's (default 2 GiB)
 )";
 }
 
@@ -179,6 +216,7 @@ Options parseOptions(int argc, char** argv) {
   KJ_REQUIRE(!options.state.empty(), "--state is required");
   if (options.vmAgent.empty()) options.vmAgent = besideThisProgram("vm-agent");
   options.jailer = besideThisProgram("cordon-jailer");
+  options.copier = besideThisProgram("cordon-copier");
   if (options.agentsUid == static_cast<uid_t>(-1)) {
     options.agentsUid =
         root && !options.allowHostRuntime ? options.ids.first + kServiceUidOffset : geteuid();

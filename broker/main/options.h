@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "broker/ids.h"
+#include "broker/snapshots.h"
 
 namespace cordon::broker {
 
@@ -20,6 +21,9 @@ struct Options {
   uint32_t runcSeconds = 20;   // it may take to start a sandbox
   std::string vmAgent;         // absolute
   std::string jailer;          // absolute
+  std::string copier;          // absolute
+  std::string snapshots;       // directory; "" = below the state directory
+  SnapshotCaps snapshotCaps;
   IdSpan ids;
   std::string idRegistry = "/run/cordon/ids";
   std::string cgroupBase = "/cordon";

@@ -67,6 +67,8 @@ class Sandbox final : public kj::Refcounted {
   kj::AutoCloseFd readyStream;
   kj::Maybe<kj::Own<Child>> init;
   NamespaceInodes namespaces{};  // as the runtime reported them; 0 = it can't
+  // Of what can be written inside: they pin it.
+  runtimes::Layers layers;
   runtimes::CoreCookie core;
   std::string whyNoCore;     // "" = it has one
   bool runtimeUsed = false;  // create() was called: its cleanup() has work
@@ -74,6 +76,10 @@ class Sandbox final : public kj::Refcounted {
   // Timers and watches.
   kj::Maybe<kj::Promise<void>> watch;   // for the init's death
   kj::Maybe<kj::Promise<void>> expiry;  // time to live, idle limit
+
+  // A snapshot in progress. Dropping it ends it: nothing is frozen or copied then.
+  kj::Maybe<kj::Promise<void>> snapshotting;
+  bool snapshotBusy = false;
 
   // The destroy in progress, or the last one.
   bool destroyRunning = false;

@@ -6,6 +6,7 @@
 
 #include "broker/main/card.h"
 #include "broker/main/info.h"
+#include "broker/main/snapshots.h"
 
 namespace cordon::broker {
 
@@ -178,6 +179,27 @@ class SandboxPort final : public rpc::Sandbox::Server {
         write(results.initReceipt(), receipt);
         writeOk(results.initStatus());
       });
+    });
+  }
+
+  kj::Promise<void> snapshot(SnapshotContext context) override {
+    return guarded(services_.clock, "snapshot", context, [&]() -> kj::Promise<void> {
+      if (services_.snapshots == nullptr) {
+        auto none = failure(rpc::Reason::UNSUPPORTED, "there are no snapshots here");
+        write(context.getResults().initStatus(), none);
+        return kj::READY_NOW;
+      }
+      return services_.snapshots->take(*sandbox_).then(
+          [this, context](kj::OneOf<Snapshots::Taken, Failure>&& answer) mutable {
+            auto results = context.getResults();
+            if (answer.is<Failure>()) return write(results.initStatus(), answer.get<Failure>());
+            auto& taken = answer.get<Snapshots::Taken>();
+            if (!peer_->connected) return services_.snapshots->discard(taken.record.name);
+            results.setName(taken.record.name);
+            results.setToken(taken.token);
+            write(results.initInfo(), taken.record);
+            writeOk(results.initStatus());
+          });
     });
   }
 

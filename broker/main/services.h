@@ -20,6 +20,8 @@
 
 namespace cordon::broker {
 
+class Snapshots;
+
 struct Services {
   kj::UnixEventPort& port;
   kj::Timer& timer;
@@ -43,6 +45,7 @@ struct Services {
   int askingAgentFilter = -1;         // a sealed memfd; not ours to close
   uint32_t refusedCalls = 0;          // by the broker's own filter
   NamespaceInodes namespaces = ownNamespaces();
+  Snapshots* snapshots = nullptr;  // null: none are taken or restored
 };
 
 }  // namespace cordon::broker

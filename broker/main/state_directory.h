@@ -14,6 +14,7 @@ class StateDirectory {
 
   const std::string& path() const { return path_; }
   std::string records() const { return path_ + "/records"; }
+  std::string snapshots() const { return path_ + "/snapshots"; }
   // 12 hex digits from the directory's device and inode: the same for every
   // broker of this state, another for every other.
   const std::string& instance() const { return instance_; }
