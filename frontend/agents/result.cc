@@ -232,6 +232,22 @@ void toProto(rpc::SandboxInfo::Reader in, v1::SandboxInfo& out) {
   if (in.hasCard()) toProto(in.getCard(), in.getSeccomp(), *out.mutable_card());
 }
 
+void toProto(rpc::SnapshotInfo::Reader in, v1::SnapshotInfo& out) {
+  out.set_name(in.getName());
+  out.set_kind(in.getKind());
+  out.set_sandbox(in.getSandbox());
+  out.set_runtime(in.getRuntime());
+  out.set_image(in.getImage());
+  out.set_created_unix_ms(in.getCreatedUnixMs());
+  toProto(in.getLimits(), *out.mutable_limits());
+  out.set_bytes(in.getBytes());
+  out.set_data_bytes(in.getDataBytes());
+  out.set_entries(in.getEntries());
+  out.set_skipped_sockets(in.getSkippedSockets());
+  out.set_skipped_devices(in.getSkippedDevices());
+  out.set_without_xattrs(in.getWithoutXattrs());
+}
+
 void toProto(rpc::RuntimeInfo::Reader in, v1::RuntimeInfo& out) {
   out.set_name(in.getName());
   out.set_available(in.getAvailable());

@@ -28,6 +28,7 @@ void toProto(const verdict::Verdict& verdict, v1::Verdict& out);
 void toProto(rpc::Receipt::Reader receipt, v1::Receipt& out);
 void toProto(rpc::SandboxInfo::Reader info, v1::SandboxInfo& out);
 void toProto(rpc::RuntimeInfo::Reader info, v1::RuntimeInfo& out);
+void toProto(rpc::SnapshotInfo::Reader info, v1::SnapshotInfo& out);
 void toProto(rpc::SeccompProfile::Reader profile, v1::SeccompProfile& out);
 void toProto(const GuestFailure& failure, v1::StartFailure& out);
 // CPU time from the exec's own kernel counters where there are any, else as the

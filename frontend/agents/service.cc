@@ -19,6 +19,15 @@ capnp::RemotePromise<rpc::AgentPort::AttachResults> attach(rpc::AgentPort::Clien
   return request.send();
 }
 
+capnp::RemotePromise<rpc::AgentPort::DeleteSnapshotResults> deleteSnapshot(
+    rpc::AgentPort::Client& port, uint32_t uid, const SandboxId& id) {
+  auto request = port.deleteSnapshotRequest();
+  request.initOwner().setUid(uid);
+  request.setName(id.name);
+  request.setToken(id.token);
+  return request.send();
+}
+
 // What a unary call ends with; its code is OK when there is nothing to report.
 using CallResult = CallError;
 
@@ -202,6 +211,75 @@ AgentsService::Unary* AgentsService::Runtimes(grpc::CallbackServerContext* conte
               for (auto profile : result.getProfiles()) {
                 toProto(profile, *answer.add_seccomp_profiles());
               }
+              return allGood();
+            });
+      });
+}
+
+AgentsService::Unary* AgentsService::Snapshot(grpc::CallbackServerContext* context,
+                                              const grpc::ByteBuffer* request,
+                                              grpc::ByteBuffer* response) {
+  return unary<v1::SnapshotRequest, v1::SnapshotResponse>(
+      context, request, response,
+      [](const v1::SnapshotRequest& asked) { return parseId(asked.id()); },
+      [this, context](rpc::AgentPort::Client& port, SandboxId id, v1::SnapshotResponse& answer) {
+        auto attached = attach(port, uid_, id);
+        auto taken = attached.getSandbox().snapshotRequest().send();
+        return attached.then([this, context, &answer, port, taken = kj::mv(taken)](
+                                 capnp::Response<rpc::AgentPort::AttachResults>&& result) mutable
+                             -> kj::Promise<CallResult> {
+          if (result.getStatus().getCode() != rpc::Code::OK) {
+            return CallResult(fromStatus(result.getStatus()));
+          }
+          return taken.then([this, context, &answer,
+                             port](capnp::Response<rpc::Sandbox::SnapshotResults>&& done) mutable
+                            -> kj::Promise<CallResult> {
+            if (done.getStatus().getCode() != rpc::Code::OK) {
+              return CallResult(fromStatus(done.getStatus()));
+            }
+            if (context->IsCancelled()) {
+              // Nobody will ever hear its token.
+              SandboxId made{done.getName(), done.getToken()};
+              return deleteSnapshot(port, uid_, made)
+                  .then([](capnp::Response<rpc::AgentPort::DeleteSnapshotResults>&&) -> CallResult {
+                    return CallError{grpc::StatusCode::CANCELLED, "CANCELLED", "",
+                                     "the call was cancelled",    0,           0};
+                  });
+            }
+            answer.set_id(std::string(done.getName()) + "." + std::string(done.getToken()));
+            toProto(done.getInfo(), *answer.mutable_snapshot());
+            return allGood();
+          });
+        });
+      });
+}
+
+AgentsService::Unary* AgentsService::ListSnapshots(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* request,
+                                                   grpc::ByteBuffer* response) {
+  return unary<v1::ListSnapshotsRequest, v1::ListSnapshotsResponse>(
+      context, request, response, [](const v1::ListSnapshotsRequest&) { return 0; },
+      [this](rpc::AgentPort::Client& port, int, v1::ListSnapshotsResponse& answer) {
+        auto call = port.snapshotsRequest();
+        call.initOwner().setUid(uid_);
+        return call.send().then(
+            [&answer](capnp::Response<rpc::AgentPort::SnapshotsResults>&& result) -> CallResult {
+              for (auto info : result.getSnapshots()) toProto(info, *answer.add_snapshots());
+              return allGood();
+            });
+      });
+}
+
+AgentsService::Unary* AgentsService::DeleteSnapshot(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request,
+                                                    grpc::ByteBuffer* response) {
+  return unary<v1::DeleteSnapshotRequest, v1::DeleteSnapshotResponse>(
+      context, request, response,
+      [](const v1::DeleteSnapshotRequest& asked) { return parseSnapshotId(asked.id()); },
+      [this](rpc::AgentPort::Client& port, SandboxId id, v1::DeleteSnapshotResponse&) {
+        return deleteSnapshot(port, uid_, id)
+            .then([](capnp::Response<rpc::AgentPort::DeleteSnapshotResults>&& done) -> CallResult {
+              if (done.getStatus().getCode() != rpc::Code::OK) return fromStatus(done.getStatus());
               return allGood();
             });
       });

@@ -16,7 +16,9 @@ namespace cordon::agents {
 using AgentsBase = v1::Agents::WithRawCallbackMethod_Exec<v1::Agents::WithRawCallbackMethod_Run<
     v1::Agents::WithRawCallbackMethod_Acquire<v1::Agents::WithRawCallbackMethod_Release<
         v1::Agents::WithRawCallbackMethod_List<v1::Agents::WithRawCallbackMethod_Inspect<
-            v1::Agents::WithRawCallbackMethod_Runtimes<v1::Agents::Service>>>>>>>;
+            v1::Agents::WithRawCallbackMethod_Runtimes<v1::Agents::WithRawCallbackMethod_Snapshot<
+                v1::Agents::WithRawCallbackMethod_ListSnapshots<
+                    v1::Agents::WithRawCallbackMethod_DeleteSnapshot<v1::Agents::Service>>>>>>>>>>;
 
 class AgentsService final : public AgentsBase {
  public:
@@ -39,6 +41,12 @@ class AgentsService final : public AgentsBase {
                  grpc::ByteBuffer* response) override;
   Unary* Runtimes(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                   grpc::ByteBuffer* response) override;
+  Unary* Snapshot(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                  grpc::ByteBuffer* response) override;
+  Unary* ListSnapshots(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                       grpc::ByteBuffer* response) override;
+  Unary* DeleteSnapshot(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                        grpc::ByteBuffer* response) override;
 
  private:
   // Starts a unary call's work on the loop thread; see service.cc.

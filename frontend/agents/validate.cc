@@ -31,6 +31,15 @@ bool isHex(char c) {
   return (c >= 'a' && c <= 'f') || (c >= '0' && c <= '9');
 }
 
+// NAME.TOKEN
+bool isId(const std::string& id, const char* prefix) {
+  bool good = id.size() == kNameLength + 1 + kTokenLength && id.starts_with(prefix) &&
+              id[kNameLength] == '.';
+  for (size_t i = 3; good && i < kNameLength; ++i) good = isLowerOrDigit(id[i], '2', '7');
+  for (size_t i = kNameLength + 1; good && i < id.size(); ++i) good = isHex(id[i]);
+  return good;
+}
+
 bool hasNul(std::string_view text) {
   return text.find('\0') != std::string_view::npos;
 }
@@ -156,17 +165,21 @@ void fillSpec(const SandboxPlan& plan, rpc::SandboxSpec::Builder out) {
   out.setHostname(plan.hostname);
   out.setSeccomp(plan.seccomp);
   out.setExplain(plan.explain);
+  out.setSnapshot(plan.snapshot);
   out.setTtlMs(plan.ttlMs);
   out.setIdleMs(plan.idleMs);
   toRpc(plan.limits, out.initLimits());
 }
 
 SandboxId parseId(const std::string& id) {
-  bool good = id.size() == kNameLength + 1 + kTokenLength && id.starts_with("sb-") &&
-              id[kNameLength] == '.';
-  for (size_t i = 3; good && i < kNameLength; ++i) good = isLowerOrDigit(id[i], '2', '7');
-  for (size_t i = kNameLength + 1; good && i < id.size(); ++i) good = isHex(id[i]);
-  if (!good) refuse("BAD_ID", "id", "the id is not NAME.TOKEN as Acquire returned it");
+  if (!isId(id, "sb-")) refuse("BAD_ID", "id", "the id is not NAME.TOKEN as Acquire returned it");
+  return {id.substr(0, kNameLength), id.substr(kNameLength + 1)};
+}
+
+SandboxId parseSnapshotId(const std::string& id, const char* field) {
+  if (!isId(id, "sn-")) {
+    refuse("BAD_ID", field, "the id is not NAME.TOKEN as Snapshot returned it");
+  }
   return {id.substr(0, kNameLength), id.substr(kNameLength + 1)};
 }
 
@@ -193,6 +206,10 @@ SandboxPlan planSandbox(const v1::SandboxSpec& spec) {
   plan.hostname = spec.hostname();
   plan.seccomp = spec.seccomp();
   plan.explain = spec.explain();
+  if (!spec.snapshot().empty()) {
+    parseSnapshotId(spec.snapshot(), "snapshot");
+    plan.snapshot = spec.snapshot();
+  }
   plan.limits = readLimits(spec.limits());
   if (spec.has_ttl_ms()) plan.ttlMs = positive(spec.ttl_ms(), "ttlMs");
   if (spec.has_idle_ms()) plan.idleMs = positive(spec.idle_ms(), "idleMs");

@@ -27,6 +27,7 @@ void toRpc(const LimitValues& limits, rpc::Limits::Builder out);
 
 struct SandboxPlan {
   std::string runtime, image, hostname, seccomp;
+  std::string snapshot;  // NAME.TOKEN; "" = none
   LimitValues limits;
   uint64_t ttlMs = 0, idleMs = 0;
   bool explain = false;
@@ -47,6 +48,8 @@ struct SandboxId {
 
 // "NAME.TOKEN"; BAD_ID.
 SandboxId parseId(const std::string& id);
+// Likewise, of a snapshot.
+SandboxId parseSnapshotId(const std::string& id, const char* field = "id");
 // Where a page of a listing begins, and how long it is: BAD_PAGE_SIZE,
 // BAD_PAGE_TOKEN.
 struct PagePlan {

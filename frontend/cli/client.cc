@@ -404,6 +404,22 @@ v1::RuntimesResponse Client::runtimes() {
   return impl->unary(&v1::Agents::Stub::Runtimes, v1::RuntimesRequest());
 }
 
+v1::SnapshotResponse Client::snapshot(const std::string& id) {
+  v1::SnapshotRequest request;
+  request.set_id(id);
+  return impl->unary(&v1::Agents::Stub::Snapshot, request);
+}
+
+v1::ListSnapshotsResponse Client::snapshots() {
+  return impl->unary(&v1::Agents::Stub::ListSnapshots, v1::ListSnapshotsRequest());
+}
+
+void Client::deleteSnapshot(const std::string& id) {
+  v1::DeleteSnapshotRequest request;
+  request.set_id(id);
+  impl->unary(&v1::Agents::Stub::DeleteSnapshot, request);
+}
+
 Outcome Client::exec(const std::string& id, const v1::ExecSpec& spec, const Streams& streams) {
   v1::ExecRequest first;
   first.mutable_start()->set_id(id);

@@ -126,6 +126,9 @@ class Client {
   v1::ListResponse listPage(const v1::ListRequest& request);
   v1::SandboxInfo inspect(const std::string& id);
   v1::RuntimesResponse runtimes();
+  v1::SnapshotResponse snapshot(const std::string& id);
+  v1::ListSnapshotsResponse snapshots();
+  void deleteSnapshot(const std::string& id);
 
  private:
   struct Impl;

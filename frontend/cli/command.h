@@ -37,6 +37,8 @@ std::unique_ptr<Command> makeExecCommand();
 std::unique_ptr<Command> makeReleaseCommand();
 std::unique_ptr<Command> makeInspectCommand();
 std::unique_ptr<Command> makeListCommand();
+std::unique_ptr<Command> makeSnapshotCommand();
+std::unique_ptr<Command> makeSnapshotsCommand();
 std::unique_ptr<Command> makeRuntimesCommand();
 
 // The command line as a whole: parses, runs the subcommand, prints its errors.

@@ -106,6 +106,12 @@ void SandboxFlags::addTo(CLI::App& command) {
                   "system calls that programs may make: default, tuned (Python, shell) or build "
                   "(compilers, git, asyncio)")
       ->type_name("NAME");
+  command
+      .add_option(
+          "--snapshot", snapshot,
+          "start with the files of this snapshot, and as its sandbox was where no flag says "
+          "otherwise")
+      ->type_name("ID");
   limits.addTo(command);
   ttl = textFlag(command, "--ttl", "TIME", "the sandbox is destroyed so long after its creation");
   idle = textFlag(command, "--idle", "TIME", "... or after so long without an exec");
@@ -118,6 +124,7 @@ v1::SandboxSpec SandboxFlags::message() const {
   spec.set_hostname(utf8(hostname, "--hostname"));
   spec.set_seccomp(utf8(seccomp, "--seccomp"));
   spec.set_explain(explain);
+  if (!snapshot.empty()) spec.set_snapshot(snapshotId(snapshot));
   if (limits.any()) *spec.mutable_limits() = limits.message();
   if (auto value = amount(ttl, broker::parseDuration)) spec.set_ttl_ms(*value);
   if (auto value = amount(idle, broker::parseDuration)) spec.set_idle_ms(*value);
@@ -167,6 +174,14 @@ const std::string& sandboxId(const std::string& text) {
     throw UsageError("a sandbox's id is NAME.TOKEN, as `cordon acquire` printed it");
   }
   return utf8(text, "the sandbox's id");
+}
+
+const std::string& snapshotId(const std::string& text) {
+  size_t dot = text.find('.');
+  if (dot == std::string::npos || dot == 0 || dot + 1 == text.size()) {
+    throw UsageError("a snapshot's id is NAME.TOKEN, as `cordon snapshot` printed it");
+  }
+  return utf8(text, "the snapshot's id");
 }
 
 }  // namespace cordon::cli

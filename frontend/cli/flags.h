@@ -35,7 +35,7 @@ struct LimitFlags {
 };
 
 struct SandboxFlags {
-  std::string runtime, image, hostname, seccomp;
+  std::string runtime, image, hostname, seccomp, snapshot;
   bool explain = false;  // only `acquire` has the flag: `run` takes the exec's
   CLI::Option* ttl = nullptr;
   CLI::Option* idle = nullptr;
@@ -60,5 +60,6 @@ const std::string& utf8(const std::string& text, const char* what);
 
 // NAME.TOKEN, as far as its form goes.
 const std::string& sandboxId(const std::string& text);
+const std::string& snapshotId(const std::string& text);
 
 }  // namespace cordon::cli

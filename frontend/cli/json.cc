@@ -131,6 +131,28 @@ Json toJson(const v1::ListResponse& list) {
   return json;
 }
 
+Json toJson(const v1::SnapshotInfo& info) {
+  return {{"name", info.name()},
+          {"kind", info.kind()},
+          {"sandbox", info.sandbox()},
+          {"runtime", info.runtime()},
+          {"image", info.image()},
+          {"created_unix_ms", info.created_unix_ms()},
+          {"limits", limitsJson(info.limits())},
+          {"bytes", info.bytes()},
+          {"data_bytes", info.data_bytes()},
+          {"entries", info.entries()},
+          {"skipped_sockets", info.skipped_sockets()},
+          {"skipped_devices", info.skipped_devices()},
+          {"without_xattrs", info.without_xattrs()}};
+}
+
+Json toJson(const v1::ListSnapshotsResponse& list) {
+  Json json = {{"snapshots", Json::array()}};
+  for (const v1::SnapshotInfo& info : list.snapshots()) json["snapshots"].push_back(toJson(info));
+  return json;
+}
+
 Json toJson(const v1::RuntimesResponse& runtimes) {
   Json json = {{"runtimes", Json::array()}, {"one_trust_zone", runtimes.one_trust_zone()}};
   for (const v1::RuntimeInfo& runtime : runtimes.runtimes()) {

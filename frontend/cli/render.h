@@ -21,6 +21,8 @@ Json toJson(const v1::Receipt& receipt);
 Json toJson(const v1::SandboxInfo& info);
 Json toJson(const v1::BoundaryCard& card);
 Json toJson(const v1::ListResponse& list);
+Json toJson(const v1::SnapshotInfo& info);
+Json toJson(const v1::ListSnapshotsResponse& list);
 Json toJson(const v1::RuntimesResponse& runtimes);
 // {"error": {...}}
 Json toJson(const client::ApiError& error);
@@ -38,6 +40,7 @@ verdict::Verdict fromMessage(const v1::Verdict& message);
 
 // Tables and cards, each line ended.
 std::string table(const v1::ListResponse& list, int64_t nowUnixMs);
+std::string table(const v1::ListSnapshotsResponse& list, int64_t nowUnixMs);
 std::string table(const v1::RuntimesResponse& runtimes);
 std::string card(const v1::SandboxInfo& info, int64_t nowUnixMs);
 std::string text(const v1::BoundaryCard& card);

@@ -88,6 +88,16 @@ std::string table(const v1::ListResponse& list, int64_t nowUnixMs) {
   return columns(std::move(rows));
 }
 
+std::string table(const v1::ListSnapshotsResponse& list, int64_t nowUnixMs) {
+  std::vector<Row> rows = {{"NAME", "OF", "IMAGE", "AGE", "BYTES", "ENTRIES"}};
+  for (const v1::SnapshotInfo& info : list.snapshots()) {
+    rows.push_back({info.name(), info.sandbox(), info.image(),
+                    ageText(nowUnixMs - info.created_unix_ms()), std::to_string(info.bytes()),
+                    std::to_string(info.entries())});
+  }
+  return columns(std::move(rows));
+}
+
 std::string table(const v1::RuntimesResponse& runtimes) {
   std::string text;
   if (runtimes.one_trust_zone()) {

@@ -67,6 +67,16 @@ class UpCommand : public Command {
         ->type_name("PATH");
     app.add_option("--max-sandboxes", options.maxSandboxes, "at once")->type_name("N");
     app.add_option("--max-per-owner", options.maxPerOwner, "at once for one user")->type_name("N");
+    app.add_option("--snapshots", options.snapshots,
+                   "where snapshots are kept; default DIR/broker/snapshots")
+        ->type_name("DIR");
+    app.add_option("--max-snapshots", options.maxSnapshots, "kept in all")->type_name("N");
+    app.add_option("--max-snapshots-per-owner", options.maxSnapshotsPerOwner, "of one user")
+        ->type_name("N");
+    app.add_option("--snapshot-bytes", options.snapshotBytes, "of all of them on the disk")
+        ->type_name("N");
+    app.add_option("--snapshot-bytes-per-owner", options.snapshotBytesPerOwner, "of one user's")
+        ->type_name("N");
     app.add_option("--libexec", options.libexec, "where cordon-broker and the others lie")
         ->type_name("DIR");
   }

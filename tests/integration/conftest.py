@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import support  # noqa: E402
+from snapshotting import Keeper  # noqa: E402
 
 
 def pytest_configure(config):
@@ -115,6 +116,14 @@ def runtime(request):
 def service(request, runtime):
     """The shared instance of each runtime that is a sandbox, leak-checked."""
     yield from leak_checked(request.getfixturevalue(f"shared_{runtime}"))
+
+
+@pytest.fixture
+def keeper(service, runtime):
+    """Makes snapshots and sandboxes of them; what is left of it goes at the end."""
+    made = Keeper(service, runtime)
+    yield made
+    made.clear()
 
 
 @pytest.fixture

@@ -44,6 +44,8 @@ int main(int argc, char** argv) {
   commands.push_back(cordon::cli::makeReleaseCommand());
   commands.push_back(cordon::cli::makeInspectCommand());
   commands.push_back(cordon::cli::makeListCommand());
+  commands.push_back(cordon::cli::makeSnapshotCommand());
+  commands.push_back(cordon::cli::makeSnapshotsCommand());
   commands.push_back(cordon::cli::makeRuntimesCommand());
   commands.push_back(cordon::cli::makeUpCommand());
   commands.push_back(cordon::cli::makeEscapeCommand());

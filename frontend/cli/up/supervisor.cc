@@ -96,6 +96,11 @@ PartSpec brokerSpec(const UpOptions& options, const Mode& mode, const std::strin
   add("--cgroup-base", options.cgroupBase);
   add("--max-sandboxes", options.maxSandboxes);
   add("--max-per-owner", options.maxPerOwner);
+  add("--snapshots", options.snapshots);
+  add("--max-snapshots", options.maxSnapshots);
+  add("--max-snapshots-per-owner", options.maxSnapshotsPerOwner);
+  add("--snapshot-bytes", options.snapshotBytes);
+  add("--snapshot-bytes-per-owner", options.snapshotBytesPerOwner);
   spec.socketName = "broker";
   // It destroys its sandboxes, then ends.
   spec.signalAtParentsDeath = SIGTERM;

@@ -25,7 +25,8 @@ struct UpOptions {
   std::string defaultRuntime, runc, idSpan, idRegistry, cgroupBase,
       vmAgent;                            // "" = the broker's defaults
   std::string maxSandboxes, maxPerOwner;  // likewise
-  std::string libexec;                    // where the programs lie; "" = beside this one
+  std::string snapshots, maxSnapshots, maxSnapshotsPerOwner, snapshotBytes, snapshotBytesPerOwner;
+  std::string libexec;  // where the programs lie; "" = beside this one
 };
 
 // Serves until SIGTERM or SIGINT; returns the exit status. Throws UsageError
