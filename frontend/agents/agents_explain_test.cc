@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <utility>
@@ -247,6 +248,15 @@ TEST_F(ExplainTest, TakesNoOtherDescriptor) {
   expectNothingHeld();
 }
 
+// It runs on for a moment after the signal was sent.
+bool isStopped(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  auto name = text.rfind(") ");
+  return name != std::string::npos && text[name + 2] == 'T';
+}
+
 // What is never read would be closed with the stream.
 TEST_F(ExplainTest, WaitsForNoDescriptorThatIsNotRead) {
   bool sent = false;
@@ -254,6 +264,7 @@ TEST_F(ExplainTest, WaitsForNoDescriptorThatIsNotRead) {
     guest.greet();
     // So that all of it is there when the first part is found to be garbage.
     kill(agents_->pid(), SIGSTOP);
+    EXPECT_TRUE(eventually([&] { return isStopped(agents_->pid()); }));
     const std::string garbage(64 * 1024, '\xa5');
     guest.raw(garbage.data(), garbage.size());
     {

@@ -1,7 +1,5 @@
 #include "frontend/agents/backend.h"
 
-#include <algorithm>
-
 #include "jailer/seccomp_answer.h"
 #include "jailer/seccomp_profile.h"
 
@@ -42,15 +40,18 @@ void Backend::stop() {
   link = nullptr;
 }
 
-Program Backend::profile(const std::string& name) {
-  const auto& names = jailer::profileNames();
-  if (std::find(names.begin(), names.end(), name) == names.end()) return nullptr;
-  auto& program = profiles_[name];
-  if (program == nullptr) {
-    program = std::make_shared<const std::vector<sock_filter>>(
+Profiles compileProfiles() {
+  Profiles profiles;
+  for (const auto& name : jailer::profileNames()) {
+    profiles[name] = std::make_shared<const std::vector<sock_filter>>(
         jailer::programOf(jailer::compileProfile(name)));
   }
-  return program;
+  return profiles;
+}
+
+Program Backend::profile(const std::string& name) const {
+  auto found = profiles_.find(name);
+  return found == profiles_.end() ? nullptr : found->second;
 }
 
 void Backend::taskFailed(kj::Exception&& exception) {

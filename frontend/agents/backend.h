@@ -28,9 +28,14 @@ class LeftRunning {
   std::unordered_map<std::string, uint64_t> counts_;
 };
 
+// The seccomp profiles of workloads, by name.
+using Profiles = std::unordered_map<std::string, Program>;
+// 3 ms each, and with calls that a confined frontend has not.
+Profiles compileProfiles();
+
 struct Backend final : private kj::TaskSet::ErrorHandler {
-  Backend(link::LoopThread& l, std::shared_ptr<spdlog::logger> logger)
-      : loop(l), log(std::move(logger)) {}
+  Backend(link::LoopThread& l, std::shared_ptr<spdlog::logger> logger, Profiles profiles)
+      : loop(l), log(std::move(logger)), profiles_(std::move(profiles)) {}
   // Before it goes: stop(), on the loop.
   ~Backend() noexcept(false) {}
   KJ_DISALLOW_COPY(Backend);
@@ -41,9 +46,8 @@ struct Backend final : private kj::TaskSet::ErrorHandler {
   LeftRunning leftRunning;
   DescriptorBin bin;
   ExplainSlots explainSlots;
-  // The seccomp profile of that name; null when there is none. Compiled when it
-  // is first asked for (3 ms).
-  Program profile(const std::string& name);
+  // The seccomp profile of that name; null when there is none.
+  Program profile(const std::string& name) const;
 
   // On the loop: connects to the broker, and ends all there is.
   void start(const std::string& brokerPath);
@@ -62,7 +66,7 @@ struct Backend final : private kj::TaskSet::ErrorHandler {
   void taskFailed(kj::Exception&& exception) override;
 
   kj::Maybe<kj::Own<kj::TaskSet>> tasks_;
-  std::unordered_map<std::string, Program> profiles_;
+  const Profiles profiles_;
 };
 
 }  // namespace cordon::agents

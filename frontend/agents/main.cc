@@ -219,13 +219,14 @@ int run(int argc, char** argv) {
   // First: it closes whatever else was inherited.
   auto listener = ipc::takeListenFd("agents");
   auto signals = takeSignals();
+  auto profiles = compileProfiles();
   // ---- Nothing of a client or a sandbox was read yet; from here on there is
   // no privilege to be won. Before the first thread, since it is per thread.
   size_t left = confine();
   log->info("confined: no capability, {} system calls pass", left);
 
   link::LoopThread loop("agents-loop");
-  Backend backend(loop, log);
+  Backend backend(loop, log, std::move(profiles));
   loop.call([&] { backend.start(options.broker); });
   {
     ExecCalls calls(backend, options.calls);
