@@ -142,11 +142,18 @@ kj::Promise<void> Destruction::markDestroying(Attempt& a) {
   KJ_IF_MAYBE (execs, sandbox.execs) {
     (*execs)->stop();
   }
-  sandbox.readyStream = nullptr;
+  closeReadyStream(sandbox);
   // Thaws what it had frozen: on v1 nothing frozen dies.
   sandbox.snapshotting = nullptr;
   closeLayers(a);
   return kj::READY_NOW;
+}
+
+// The agent may have sent what takes as long to be closed as it likes: a TCP
+// socket that lingers.
+void Destruction::closeReadyStream(Sandbox& sandbox) {
+  if (sandbox.readyStream.get() < 0) return;
+  tasks_.add(offLoop([end = kj::mv(sandbox.readyStream)]() mutable { end = nullptr; }));
 }
 
 // While the init lives, its own mounts are the last of these files'. Once it is dead

@@ -48,6 +48,7 @@ class Destruction final : private kj::TaskSet::ErrorHandler {
   kj::Promise<Receipt> run(Sandbox& sandbox, std::string why);
   kj::Promise<void> runFrom(Attempt& attempt, size_t step);
   kj::Promise<void> markDestroying(Attempt& attempt);
+  void closeReadyStream(Sandbox& sandbox);
   void closeLayers(Attempt& attempt);
   kj::Promise<void> endInit(Attempt& attempt);
   kj::Promise<void> emptyCgroups(Attempt& attempt);

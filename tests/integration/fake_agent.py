@@ -29,6 +29,25 @@ def wait_for_start(stream):
         raise ConnectionError
 
 
+PEERS = []
+
+
+def lingering_socket():
+    """Whoever closes it last waits for what it holds, at most 20 s."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        slow = socket.create_connection(server.getsockname())
+        PEERS.append(server.accept()[0])
+    slow.setblocking(False)
+    try:
+        while slow.send(bytes(65536)):
+            pass
+    except BlockingIOError:
+        pass
+    slow.setblocking(True)
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 20))
+    return slow
+
+
 def behave(stream):
     def send(*names):
         for name in names:
@@ -36,7 +55,11 @@ def behave(stream):
 
     if MODE == "silent":
         time.sleep(600)
-    if MODE == "output-before-hello":
+    if MODE == "hello-that-lingers":
+        slow = lingering_socket()
+        socket.send_fds(stream, [frame("hello")], [slow.fileno()])
+        slow.close()
+    elif MODE == "output-before-hello":
         send("output", "hello")
     elif MODE == "garbage-before-hello":
         stream.sendall(os.urandom(5000))

@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import time
 
 import pytest
 
@@ -175,6 +176,19 @@ def test_a_guest_whose_stream_ends(parts):
     verdict = ended.result.verdict
     assert (verdict.control, verdict.stopped) == (v1.SANDBOX_LOST, True), ended.result
     assert ended.result.WhichOneof("status") is None, ended.result
+    alive(parts)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("parts", ["hello-that-lingers"], indirect=True)
+def test_what_a_guest_sent_is_closed_beside_the_loop(parts):
+    """A released sandbox's stream was never read: the broker closes all of it."""
+    with Api(parts.address) as client:
+        acquired = client.acquire("host")
+        began = time.monotonic()
+        client.release(acquired.id)
+        client.call("List", v1.ListRequest())
+        assert time.monotonic() - began < 15
     alive(parts)
 
 
