@@ -10,6 +10,7 @@
 #include "broker/limits_codec.h"
 #include "broker/record.capnp.h"
 #include "broker/records.h"
+#include "broker/whole_message.h"
 
 namespace cordon::broker {
 
@@ -203,20 +204,9 @@ kj::Maybe<SandboxRecord> decodeRecord(kj::ArrayPtr<const kj::byte> bytes, std::s
     return nullptr;
   }
   SandboxRecord record;
-  auto fault = kj::runCatchingExceptions([&] {
-    auto words = kj::heapArray<capnp::word>(bytes.size() / sizeof(capnp::word));
-    memcpy(words.begin(), bytes.begin(), bytes.size());
-    capnp::ReaderOptions options;
-    options.traversalLimitInWords = 4 * words.size();
-    options.nestingLimit = 8;
-    capnp::FlatArrayMessageReader reader(words, options);
-    if (reader.getEnd() != words.end()) {
-      damage = "bytes after the end";
-      return;
-    }
-    damage = decode(reader.getRoot<record::SandboxRecord>(), record);
-  });
-  if (fault != nullptr) damage = "not a well-formed message";
+  damage = decodeWhole<record::SandboxRecord>(
+      bytes, "bytes after the end", "not a well-formed message",
+      [&](record::SandboxRecord::Reader from) { return decode(from, record); });
   if (!damage.empty()) return nullptr;
   return record;
 }

@@ -8,6 +8,7 @@
 #include "broker/limits_codec.h"
 #include "broker/snapshot.capnp.h"
 #include "broker/snapshots.h"
+#include "broker/whole_message.h"
 
 namespace cordon::broker {
 
@@ -113,20 +114,9 @@ kj::Maybe<SnapshotRecord> decodeSnapshot(kj::ArrayPtr<const kj::byte> bytes, std
     return nullptr;
   }
   SnapshotRecord record;
-  auto fault = kj::runCatchingExceptions([&] {
-    auto words = kj::heapArray<capnp::word>(bytes.size() / sizeof(capnp::word));
-    memcpy(words.begin(), bytes.begin(), bytes.size());
-    capnp::ReaderOptions options;
-    options.traversalLimitInWords = 4 * words.size();
-    options.nestingLimit = 8;
-    capnp::FlatArrayMessageReader reader(words, options);
-    if (reader.getEnd() != words.end()) {
-      damage = "has bytes after its end";
-      return;
-    }
-    damage = decodeFields(reader.getRoot<record::SnapshotRecord>(), record);
-  });
-  if (fault != nullptr) damage = "is not a well-formed message";
+  damage = decodeWhole<record::SnapshotRecord>(
+      bytes, "has bytes after its end", "is not a well-formed message",
+      [&](record::SnapshotRecord::Reader from) { return decodeFields(from, record); });
   if (!damage.empty()) return nullptr;
   return record;
 }
