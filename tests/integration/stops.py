@@ -22,6 +22,20 @@ class Stops:
         shutil.copy(STOPS, self.libexec / "cordon-jailer")
         self.instance = support.Instance("--libexec", self.libexec)
 
+    def __enter__(self):
+        try:
+            self.instance.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        try:
+            self.instance.dispose()
+        finally:
+            shutil.rmtree(self.libexec)
+
     def stop_after(self, step):
         """None: nowhere."""
         path = self.libexec / "stop-after"

@@ -21,15 +21,8 @@ pytestmark = pytest.mark.skipif(not STOPS.exists(), reason="the test build of th
 
 @pytest.fixture(scope="module")
 def stops():
-    it = Stops()
-    try:
-        it.instance.start()
+    with Stops() as it:
         yield it
-    finally:
-        try:
-            it.instance.dispose()
-        finally:
-            shutil.rmtree(it.libexec)
 
 
 def expect_refused(acquiring, reason):

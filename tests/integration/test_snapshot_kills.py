@@ -1,6 +1,5 @@
 """Snapshots and restores that are ended at a bad moment: nothing half made stays."""
 import os
-import shutil
 import signal
 import time
 
@@ -224,15 +223,8 @@ def test_sigterm_while_one_is_taken_and_one_is_put_back(instance, kept):
 
 @pytest.fixture(scope="module")
 def stops():
-    it = Stops()
-    try:
-        it.instance.start()
+    with Stops() as it:
         yield it
-    finally:
-        try:
-            it.instance.dispose()
-        finally:
-            shutil.rmtree(it.libexec)
 
 
 @pytest.fixture
