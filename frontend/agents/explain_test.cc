@@ -23,6 +23,7 @@
 #include "frontend/agents/listener.h"
 #include "frontend/agents/refused_calls.h"
 #include "jailer/seccomp_answer.h"
+#include "jailer/seccomp_asking.h"
 
 namespace cordon::agents {
 namespace {
@@ -34,11 +35,7 @@ Program profileOf(const char* name) {
 
 // As vm-agent makes it of a profile.
 std::vector<sock_filter> asking(std::vector<sock_filter> filter) {
-  for (auto& instruction : filter) {
-    bool errors = instruction.code == (BPF_RET | BPF_K) &&
-                  (instruction.k & SECCOMP_RET_ACTION_FULL) == SECCOMP_RET_ERRNO;
-    if (errors) instruction.k = SECCOMP_RET_USER_NOTIF;
-  }
+  jailer::askInsteadOfRefusing(filter);
   return filter;
 }
 
